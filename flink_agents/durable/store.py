@@ -1,0 +1,85 @@
+"""The keyed store that the durable core writes to, and the write-behind view a turn works on."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Protocol
+
+__all__ = ["KeyedStore", "StateName", "WriteBehind"]
+
+
+class StateName(str, Enum):
+    """The four named maps of one key; the names are part of savepoint format 1 and never change."""
+
+    HEAD = "head"
+    REQUESTS = "requests"
+    SLOTS = "slots"
+    MEMORY = "memory"
+
+
+class KeyedStore(Protocol):
+    """String values in named maps of the *current key*; Flink's keyed state, or a dict in tests.
+
+    Called on the task thread only. ``HEAD`` is a single value: its field is always ``""``.
+    """
+
+    def get(self, name: StateName, field: str) -> str | None:
+        """Return the value, or None where nothing is stored."""
+
+    def put(self, name: StateName, field: str, value: str) -> None:
+        """Store the value, replacing what was there."""
+
+    def remove(self, name: StateName, field: str) -> None:
+        """Delete the value; nothing happens where nothing is stored."""
+
+
+class WriteBehind:
+    """A view of one key's state that collects a turn's changes and writes the difference in ``flush``.
+
+    An entry that ``insert`` created and ``remove`` deleted in the same turn never reaches the store, so a request
+    answered within one turn costs one write of the head. Task thread only; lives for one turn.
+    """
+
+    __slots__ = ("_changes", "_inserted", "_store")
+
+    def __init__(self, store: KeyedStore) -> None:
+        self._store = store
+        self._changes: dict[tuple[StateName, str], str | None] = {}
+        self._inserted: set[tuple[StateName, str]] = set()
+
+    def get(self, name: StateName, field: str) -> str | None:
+        """Return the value as this turn sees it."""
+        entry = (name, field)
+        if entry in self._changes:
+            return self._changes[entry]
+        return self._store.get(name, field)
+
+    def insert(self, name: StateName, field: str, value: str) -> None:
+        """Store a value where the caller knows that nothing is stored."""
+        entry = (name, field)
+        if entry not in self._changes:
+            self._inserted.add(entry)
+        self._changes[entry] = value
+
+    def put(self, name: StateName, field: str, value: str) -> None:
+        """Store the value, replacing what was there."""
+        self._changes[(name, field)] = value
+
+    def remove(self, name: StateName, field: str) -> None:
+        """Delete the value."""
+        entry = (name, field)
+        if entry in self._inserted:
+            self._inserted.discard(entry)
+            del self._changes[entry]
+        else:
+            self._changes[entry] = None
+
+    def flush(self) -> None:
+        """Write the difference to the store. A failure leaves the turn unfinished: the task must fail."""
+        changes, self._changes = self._changes, {}
+        self._inserted.clear()
+        for (name, field), value in changes.items():
+            if value is None:
+                self._store.remove(name, field)
+            else:
+                self._store.put(name, field, value)

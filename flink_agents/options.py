@@ -1,0 +1,80 @@
+"""What a user may tune, as plain frozen values; the YAML and the library call both end here.
+
+Everything in this module is pickled with the operator, so it holds no functions and no secrets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+__all__ = ["Execution", "Limits", "Mode", "OnMismatch", "OperatorOptions", "ToolCallOptions", "WorkerOptions"]
+
+KIB = 1024
+MIB = 1024 * KIB
+DAY_MS = 24 * 60 * 60 * 1000
+
+
+class Mode(str, Enum):
+    """How the calls of one request run."""
+
+    SEQUENTIAL = "sequential"
+    PARALLEL = "parallel"
+
+
+class OnMismatch(str, Enum):
+    """What happens when a recorded slot belongs to a different call than the one asked for."""
+
+    RERUN = "rerun"
+    FAIL = "fail"
+
+
+class Execution(str, Enum):
+    """Where a body runs: a worker thread, the worker's event loop, or the task thread itself."""
+
+    THREAD = "thread"
+    ASYNC = "async"
+    INLINE = "inline"
+
+
+@dataclass(frozen=True)
+class ToolCallOptions:
+    """Options of the built-in ``ToolCallAction``."""
+
+    mode: Mode = Mode.PARALLEL
+    max_in_flight: int = 16
+    on_mismatch: OnMismatch = OnMismatch.RERUN
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """Size of the workers, per TaskManager process. ``max_strays``: timed-out threads that are replaced."""
+
+    threads: int = 64
+    async_limit: int = 1000
+    max_strays: int = 64
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds: sizes in bytes, ``*_ms`` in milliseconds, ``live_requests`` per subtask."""
+
+    arguments: int = 256 * KIB
+    result: int = 1 * MIB
+    record: int = 4 * MIB
+    live_requests: int = 1000
+    intake_wait_ms: int = 100
+    idle_key_ms: int = 30 * DAY_MS
+    fatal_attempts: int = 3
+
+
+@dataclass(frozen=True)
+class OperatorOptions:
+    """All options of one operator. ``key_by`` is a dotted path; ``module_path`` is put on ``sys.path`` at open."""
+
+    key_by: str
+    tool_calls: ToolCallOptions = field(default_factory=ToolCallOptions)
+    workers: WorkerOptions = field(default_factory=WorkerOptions)
+    limits: Limits = field(default_factory=Limits)
+    module_path: tuple[str, ...] = ()
+    statistics: bool = False

@@ -1,0 +1,47 @@
+"""What a tool is to the engine: a specification, and a way to turn arguments into a body that can run."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flink_agents.options import Execution
+
+__all__ = ["Body", "Tool", "ToolSpec"]
+
+Body = Callable[[], Any]
+"""One attempt of a call: takes nothing, returns the value (or a coroutine, for ``Execution.ASYNC``)."""
+
+
+@dataclass(frozen=True)
+class ToolSpec:
+    """What the engine and the model need to know about a tool.
+
+    ``parameters`` is the JSON Schema of the arguments as a model sees it; ``max_concurrent`` bounds the bodies of this
+    tool that run at once in one subtask (None: no bound of its own).
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    execution: Execution = Execution.THREAD
+    max_concurrent: int | None = None
+
+
+class Tool(ABC):
+    """A callable that a model may ask for."""
+
+    spec: ToolSpec
+
+    @abstractmethod
+    def prepare(self, arguments: dict[str, Any]) -> Body:
+        """Validate ``arguments`` and return the body of one call.
+
+        Runs on the task thread, so it must be quick and must not block. ``arguments`` is this call's own deep copy.
+        Not called on replay of a finished call.
+
+        Raises:
+            InvalidArguments: with a message that names the field, and the expected schema.
+        """
