@@ -1,0 +1,192 @@
+"""The kinds of value that the job YAML's models are made of, each with its own plain-words error."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import unquote, urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationInfo, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from flink_agents.config.units import UnitError, format_duration, parse_duration, parse_size
+
+__all__ = [
+    "FOLDER",
+    "PROBLEM",
+    "Duration",
+    "FunctionReference",
+    "JobName",
+    "KeyPath",
+    "LocalPath",
+    "OptionValue",
+    "Size",
+    "ToolName",
+    "at_least",
+    "fail",
+    "given",
+    "has_type",
+]
+
+PROBLEM = "flink_agents_problem"
+"""Type of the errors made by :func:`fail`, whose text is already what the user reads."""
+
+FOLDER = "folder"
+"""Key of the validation context that holds the folder relative paths start at."""
+
+# Options that the YAML has a field for: two places for one setting would leave it open which one holds.
+OWN_OPTIONS = {
+    "execution.checkpointing.dir": "flink.checkpoints.directory",
+    "execution.checkpointing.interval": "flink.checkpoints.interval",
+    "parallelism.default": "flink.parallelism",
+    "pipeline.name": "name",
+    "restart-strategy": "flink.restart",
+    "restart-strategy.type": "flink.restart",
+    "state.backend": "flink.state_backend",
+    "state.backend.type": "flink.state_backend",
+    "state.checkpoints.dir": "flink.checkpoints.directory",
+}
+OWN_PREFIXES = {"restart-strategy.": "flink.restart"}
+
+
+def fail(problem: str, expected: str | None = None, hint: str | None = None) -> PydanticCustomError:
+    """Return an error for a validator to raise: what is wrong, what was expected, what may have been meant."""
+    # The text goes in as a value: as a template, braces in it would be taken for fields.
+    return PydanticCustomError(PROBLEM, "{problem}", {"problem": problem, "expected": expected, "hint": hint})
+
+
+def given(default: Any, description: str, **options: Any) -> Any:
+    """Return a field with a default in the form a user would write, validated like a user's value."""
+    return Field(default=default, validate_default=True, description=description, **options)
+
+
+def has_type(value: Any) -> str | None:
+    """Return the union tag of a mapping that names its kind under ``type``."""
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return f"<{kind}>" if isinstance(kind, str) else None
+
+
+def at_least(minimum: str | int) -> AfterValidator:
+    """Return a validator that refuses what is below ``minimum``, in the unit a user would write."""
+    bound = parse_duration(minimum) if isinstance(minimum, str) else minimum
+
+    def check(value: int) -> int:
+        if value < bound:
+            shown = format_duration(bound) if isinstance(minimum, str) else bound
+            raise fail("is too small", f"at least {shown}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _unit(parse: Any) -> Any:
+    def validate(value: Any) -> int:
+        try:
+            return int(parse(value))
+        except UnitError as error:
+            raise fail(str(error), error.expected, error.hint) from error
+
+    return PlainValidator(validate)
+
+
+Duration = Annotated[
+    int,
+    _unit(parse_duration),
+    WithJsonSchema({"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)? ?(ms|s|m|h|d)$"}),
+]
+"""Milliseconds, written as ``200ms``, ``5s``, ``10m``, ``2h`` or ``30d``."""
+
+Size = Annotated[
+    int,
+    _unit(parse_size),
+    WithJsonSchema({"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)? ?(KiB|MiB|GiB)$"}),
+]
+"""Bytes, written as ``256KiB``, ``4MiB`` or ``1GiB``."""
+
+
+def _text(value: Any, expected: str) -> str:
+    if not isinstance(value, str):
+        raise fail("", expected)  # an empty problem lets the reporter describe the value it got
+    if not value.strip():
+        raise fail("is empty", expected)
+    return value
+
+
+def _pattern(regex: str, expected: str) -> Any:
+    compiled = re.compile(regex)
+
+    def validate(value: Any) -> str:
+        text = _text(value, expected)
+        if compiled.fullmatch(text) is None:
+            raise fail("", expected)
+        return text
+
+    return PlainValidator(validate), WithJsonSchema({"type": "string", "pattern": f"^(?:{regex})$"})
+
+
+_name, _name_schema = _pattern(
+    r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}",
+    "a name usable as a folder: letters, digits, '.', '_' and '-', starting with a letter or digit, 100 at most",
+)
+JobName = Annotated[str, _name, _name_schema]
+
+_key, _key_schema = _pattern(r"[^.\s]+(\.[^.\s]+)*", "a field name or a dotted path such as customer.id")
+KeyPath = Annotated[str, _key, _key_schema]
+
+_function, _function_schema = _pattern(
+    r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*",
+    "module:function, such as support_tools:lookup_order",
+)
+FunctionReference = Annotated[str, _function, _function_schema]
+
+_tool, _tool_schema = _pattern(r"\S(.{0,254}\S)?", "a tool name of 1 to 256 characters")
+ToolName = Annotated[str, _tool, _tool_schema]
+
+
+def _local_path(value: Any, info: ValidationInfo) -> Path:
+    expected = "a path of this machine, or a file: URI"
+    if isinstance(value, Path):
+        value = str(value)
+    text = _text(value, expected)
+    if "\x00" in text:
+        raise fail("holds a NUL character", expected)
+    # A one-letter scheme would be a drive.
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", text):
+        parts = urlsplit(text)
+        if parts.scheme.lower() != "file":
+            raise fail(f"`{parts.scheme}:` paths are not available in this version of flink-agents", expected)
+        if parts.netloc not in {"", "localhost"} or not parts.path.startswith("/"):
+            raise fail("is no local file: URI", "file:///folder/name")
+        text = unquote(parts.path)
+    folder = (info.context or {}).get(FOLDER) or Path.cwd()
+    # normpath and not resolve: a link stays the path that the user wrote.
+    return Path(os.path.normpath(Path(folder) / Path(text).expanduser()))
+
+
+LocalPath = Annotated[Path, PlainValidator(_local_path), WithJsonSchema({"type": "string", "minLength": 1})]
+"""An absolute path; relative ones start at the YAML's folder, ``~`` is the user's home."""
+
+
+def _option_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    raise fail("", "text, a number, true or false")
+
+
+OptionValue = Annotated[str, BeforeValidator(_option_value), WithJsonSchema({"type": ["string", "number", "boolean"]})]
+"""A Flink option's value as Flink's own configuration text."""
+
+
+def check_option_name(name: str) -> None:
+    """Refuse a Flink option that the YAML has a field for, or that the operator cannot work with.
+
+    Raises:
+        PydanticCustomError: see :func:`fail`.
+    """
+    own = OWN_OPTIONS.get(name) or next((field for p, field in OWN_PREFIXES.items() if name.startswith(p)), None)
+    if own:
+        raise fail(f"is set by `{own}`", f"the value under `{own}`")

@@ -1,0 +1,264 @@
+"""The job YAML as strict models: what may be written, in which unit, and the default of what is left out.
+
+Durations are milliseconds and sizes are bytes once validated; paths are absolute. Defaults are written the way a user
+would write them and are validated like a user's, so the JSON Schema shows them in the same form.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, PrivateAttr, Tag, field_validator
+
+from flink_agents.config.document import Document
+from flink_agents.config.fields import (
+    Duration,
+    FunctionReference,
+    JobName,
+    KeyPath,
+    LocalPath,
+    OptionValue,
+    Size,
+    ToolName,
+    at_least,
+    fail,
+    given,
+    has_type,
+)
+from flink_agents.options import Execution, Mode, OnMismatch
+
+__all__ = [
+    "Checkpoints",
+    "Flink",
+    "FunctionToolConfig",
+    "JobConfig",
+    "JsonlSink",
+    "JsonlSource",
+    "Limits",
+    "NoJournal",
+    "PrintSink",
+    "Restart",
+    "SchemaToolsConfig",
+    "Sink",
+    "ToolCalls",
+    "ToolConfig",
+    "Workers",
+    "json_schema",
+]
+
+
+class Section(BaseModel):
+    """A mapping of the job YAML."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=True, use_attribute_docstrings=False)
+
+
+class JsonlSource(Section):
+    """Requests from a file, or from every file of a folder, one JSON object a line."""
+
+    type: Literal["jsonl"] = Field(description="Kind of source.")
+    path: LocalPath = Field(description="A file or a folder; a relative path starts at the YAML's folder.")
+    follow: bool = given(False, "Watch the folder for files moved into it; the job then runs until it is stopped.")
+
+
+class JsonlSink(Section):
+    """Exactly-once files in a folder, one JSON object a line; a part is visible once its checkpoint completed."""
+
+    type: Literal["jsonl"] = Field(description="Kind of sink.")
+    path: LocalPath = Field(description="The folder; it is made if missing. A relative path starts at the YAML's folder.")
+    roll: Annotated[Duration, at_least("100ms")] = given("10s", "Age at which a part file is closed (128 MiB close it too).")
+
+
+class PrintSink(Section):
+    """One JSON object a line on the standard output, for trying things out; not exactly once."""
+
+    type: Literal["print"] = Field(description="Kind of sink.")
+
+
+Sink = Annotated[
+    Annotated[JsonlSink, Tag("<jsonl>")] | Annotated[PrintSink, Tag("<print>")],
+    Discriminator(has_type),
+]
+
+
+class ToolOptions(Section):
+    """What every kind of tool entry may say."""
+
+    function: FunctionReference = Field(
+        description="module:attribute, the module on PYTHONPATH or beside the YAML.",
+        examples=["support_tools:lookup_order"],
+    )
+    execution: Execution | None = given(
+        None,
+        "Where a body runs. thread: a worker thread (default for def). async: the worker loop (default for async def). "
+        "inline: on the task thread, for bodies of microseconds.",
+        strict=False,
+    )
+    max_concurrent: Annotated[int, Field(ge=1)] | None = given(None, "Most bodies of one tool at once, per subtask.")
+    on_interrupt: Literal["rerun"] = given("rerun", "What happens to a call that was cut off: it runs again.")
+
+
+class FunctionToolConfig(ToolOptions):
+    """One typed Python function; name, description and schema come from it."""
+
+    name: ToolName | None = given(None, "Name that a model uses, if it is not the function's own.")
+
+
+class SchemaToolsConfig(ToolOptions):
+    """Tools declared in a JSON file; one function handles them all, called with tool name and arguments."""
+
+    schema_path: LocalPath = Field(
+        alias="schema",
+        description="JSON list of tool declarations (name, description, parameters; OpenAI, Anthropic and MCP forms too).",
+    )
+
+
+def _tool_kind(value: Any) -> str | None:
+    if isinstance(value, dict):
+        if "schema" in value or "schema_path" in value:
+            return "<schema>"
+        return "<function>" if "function" in value else None
+    return {FunctionToolConfig: "<function>", SchemaToolsConfig: "<schema>"}.get(type(value))
+
+
+ToolConfig = Annotated[
+    Annotated[FunctionToolConfig, Tag("<function>")] | Annotated[SchemaToolsConfig, Tag("<schema>")],
+    Discriminator(_tool_kind),
+]
+
+
+class ToolCalls(Section):
+    """How the calls of one request run."""
+
+    mode: Mode = given("parallel", "parallel: up to max_in_flight at once. sequential: one after another.", strict=False)
+    max_in_flight: Annotated[int, Field(ge=1)] = given(16, "Most calls of one request that run at once.")
+    on_mismatch: OnMismatch = given(
+        "rerun",
+        "After a restore, a recorded call that is not the one asked for: rerun it and those after it, or fail the job.",
+        strict=False,
+    )
+
+
+class Workers(Section):
+    """Size of the workers, per TaskManager process."""
+
+    threads: Annotated[int, Field(ge=1, le=10_000)] = given(64, "Threads for blocking tools.")
+    async_limit: Annotated[int, Field(ge=1)] = given(1000, "Most async bodies at once on the worker loop.")
+    max_strays: Annotated[int, Field(ge=0)] = given(
+        64, "Threads kept busy by bodies whose call is over that are replaced by new ones."
+    )
+
+
+PayloadSize = Annotated[Size, at_least(1), Field(le=1 << 30)]
+
+
+class Limits(Section):
+    """Bounds that keep one bad record, call or key from hurting the others."""
+
+    arguments: PayloadSize = given("256KiB", "Largest arguments of one call; larger ones fail that call.")
+    result: PayloadSize = given("1MiB", "Largest result of one call; a larger one fails that call.")
+    record: PayloadSize = given("4MiB", "Largest request record; a larger one is rejected.")
+    live_requests: Annotated[int, Field(ge=1)] = given(1000, "Unanswered requests per subtask before the source is slowed.")
+    intake_wait: Annotated[Duration, Field(le=10_000)] = given(
+        "100ms", "Longest time that taking in one record may wait; checkpoints stand still meanwhile."
+    )
+    idle_key: Annotated[Duration, at_least("1s")] = given("30d", "An idle key's counter is forgotten after this time.")
+    fatal_attempts: Annotated[int, Field(ge=1)] = given(
+        3, "A call that brought the task down this often is failed instead of started again (counted in a journal)."
+    )
+
+
+class NoJournal(Section):
+    """No journal: what finished after the last completed checkpoint runs again after a crash."""
+
+    type: Literal["none"] = Field(description="Kind of journal.")
+
+
+class Checkpoints(Section):
+    """Flink's checkpoints."""
+
+    # Flink itself refuses intervals below 10 ms.
+    interval: Annotated[Duration, at_least("10ms")] = given("1s", "Time between checkpoints.")
+    directory: LocalPath = given("state/checkpoints", "Where checkpoints are kept; a relative path starts at the YAML's folder.")
+
+
+class Restart(Section):
+    """What Flink does when the job fails: it waits longer each time, then gives up."""
+
+    type: Literal["exponential-delay"] = given("exponential-delay", "Kind of restart strategy.")
+    initial: Annotated[Duration, at_least("1ms")] = given("100ms", "Wait before the first restart.")
+    max: Annotated[Duration, at_least("1ms")] = given("10s", "Longest wait between restarts.")
+    attempts: Annotated[int, Field(ge=0)] = given(20, "Restarts before the job is failed for good; 0 means no restart.")
+
+    @field_validator("max")
+    @classmethod
+    def _not_below_initial(cls, value: int, info: Any) -> int:
+        if value < info.data.get("initial", value):
+            raise fail("is shorter than `initial`", "a duration not below it")
+        return value
+
+
+class Flink(Section):
+    """Settings of the Flink job itself."""
+
+    parallelism: Annotated[int, Field(ge=1, le=32_768)] = given(1, "Subtasks of the operator.")
+    checkpoints: Checkpoints = given({}, "Flink's checkpoints.")
+    state_backend: Literal["hashmap", "rocksdb"] = given(
+        "hashmap", "Where keyed state lives: on the heap, or in RocksDB when it does not fit."
+    )
+    restart: Restart = given({}, "What happens when the job fails.")
+    options: dict[str, OptionValue] = given({}, "Any other Flink option, by its full name.")
+
+
+class JobConfig(Section):
+    """A tool-call job: where requests come from, which tools answer them, where responses go.
+
+    Made by :func:`flink_agents.config.loader.load`. Immutable; holds no function and imports no user code.
+    """
+
+    version: Literal[1] = given(1, "Version of this format.")
+    name: JobName = Field(description="Name of the job; also the name of its folder under the checkpoints.")
+    source: JsonlSource = Field(description="Where requests come from.")
+    key_by: KeyPath = Field(
+        description="Field of a request whose value is its key (dotted path allowed); one key's requests run in order.",
+        examples=["session_id"],
+    )
+    tools: Annotated[list[ToolConfig], Field(min_length=1)] = Field(description="The tools a request may call.")
+    tool_calls: ToolCalls = given({}, "How the calls of one request run.")
+    workers: Workers = given({}, "Size of the workers, per TaskManager process.")
+    limits: Limits = given({}, "Bounds on records, calls and keys.")
+    journal: NoJournal = given("none", "Where outcomes are kept outside Flink's checkpoints.")
+    sink: Sink = Field(description="Where responses go.")
+    rejects: Sink = given({"type": "jsonl", "path": "rejects"}, "Where records go that are no request.")
+    flink: Flink = given({}, "Settings of the Flink job itself.")
+
+    _document: Document | None = PrivateAttr(default=None)
+
+    @field_validator("journal", mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        return {"type": value} if isinstance(value, str) else value
+
+    @property
+    def file(self) -> Path:
+        """The YAML's absolute path; the working folder's ``job.yaml`` for a config that was not loaded from a file."""
+        return self._document.file if self._document else Path.cwd() / "job.yaml"
+
+    @property
+    def folder(self) -> Path:
+        """The folder that relative paths start at and in which tool modules are looked up."""
+        return self.file.parent
+
+    def place(self, path: str) -> str:
+        """Return where ``path`` (such as ``sink.path``) was written, as ``file:line:column``; just the file if nowhere."""
+        return self._document.place(tuple(path.split("."))).text if self._document else str(self.file)
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of the job YAML, for editors. It holds what this version can run, and nothing else."""
+    schema = JobConfig.model_json_schema(by_alias=True)
+    journal = schema["properties"]["journal"]
+    reference = journal.pop("$ref", None)
+    journal["anyOf"] = [{"const": "none"}, {"$ref": reference}]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$comment": "flink-agents schema", **schema}

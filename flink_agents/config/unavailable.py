@@ -1,0 +1,83 @@
+"""Keys of the job YAML whose features this version does not have: refused by name, never ignored.
+
+A feature that lands deletes its row here and adds its field to ``schema``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from flink_agents.config.document import Document, YamlPath
+
+__all__ = ["UNAVAILABLE", "Unavailable", "refuse_unavailable"]
+
+
+@dataclass(frozen=True)
+class Unavailable:
+    """A key (``tools.*.retry``) or a value of one (``journal.type`` = ``sqlite``); ``*`` is any position of a list.
+
+    ``whole``: the mapping that holds it makes no sense without it, so nothing else is said about that mapping.
+    """
+
+    path: str
+    value: str | None = None
+    whole: bool = False
+
+
+UNAVAILABLE: tuple[Unavailable, ...] = (
+    # Time, retries and rates of a call; user-written actions.
+    Unavailable("tools.*.timeout"),
+    Unavailable("tools.*.deadline"),
+    Unavailable("tools.*.retry"),
+    Unavailable("tools.*.rate"),
+    Unavailable("tool_calls.timeout"),
+    Unavailable("agent"),
+    # Journal, and what to do with calls in doubt.
+    Unavailable("journal", "sqlite", whole=True),
+    Unavailable("journal", "postgresql", whole=True),
+    Unavailable("journal.type", "sqlite", whole=True),
+    Unavailable("journal.type", "postgresql", whole=True),
+    Unavailable("tools.*.on_interrupt", "fail"),
+    Unavailable("tools.*.on_interrupt", "reconcile"),
+    Unavailable("tools.*.reconcile"),
+    # Injected arguments and secrets; other kinds of tool.
+    Unavailable("config"),
+    Unavailable("tools.*.inject"),
+    Unavailable("tools.*.class", whole=True),
+    Unavailable("tools.*.execute", whole=True),
+    Unavailable("tools.*.mcp", whole=True),
+    Unavailable("tools.*.agent", whole=True),
+    # Connectors.
+    Unavailable("source.type", "kafka", whole=True),
+    Unavailable("sink.type", "kafka", whole=True),
+    Unavailable("rejects.type", "kafka", whole=True),
+)
+
+
+def refuse_unavailable(document: Document) -> set[YamlPath]:
+    """Report every unavailable key and value of ``document``; return the paths that need no further checking."""
+    settled: set[YamlPath] = set()
+    for row in UNAVAILABLE:
+        for path in _matches(document.data, tuple(row.path.split(".")), ()):
+            key = str(path[-1])
+            value = document.get(path)
+            if row.value is None:
+                document.report(path, f"`{key}` is not available in this version of flink-agents", key=True)
+            elif value == row.value:
+                document.report(path, f"`{key}: {row.value}` is not available in this version of flink-agents")
+            else:
+                continue
+            settled.add(path[:-1] if row.whole and len(path) > 1 else path)
+    return settled
+
+
+def _matches(node: Any, pattern: tuple[str, ...], path: YamlPath) -> Iterator[YamlPath]:
+    if not pattern:
+        yield path
+    elif pattern[0] == "*":
+        for index, item in enumerate(node) if isinstance(node, list) else ():
+            yield from _matches(item, pattern[1:], (*path, index))
+    elif isinstance(node, dict) and pattern[0] in node:
+        yield from _matches(node[pattern[0]], pattern[1:], (*path, pattern[0]))

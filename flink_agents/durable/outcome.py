@@ -1,0 +1,27 @@
+"""The two ways a call can end for good."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from flink_agents.failures import RecordedFailure
+
+__all__ = ["Failed", "Outcome", "Succeeded"]
+
+
+@dataclass(frozen=True, slots=True)
+class Succeeded:
+    """The body returned; ``text`` is the value as the codec wrote it."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The call failed; ``exception`` is the object itself while the process that caught it lives."""
+
+    failure: RecordedFailure
+    exception: BaseException | None = field(default=None, compare=False)
+
+
+Outcome = Succeeded | Failed

@@ -1,0 +1,103 @@
+"""The ordered slots of one request: reserve or replay, record, clear."""
+
+from __future__ import annotations
+
+import logging
+
+from flink_agents.durable.identity import Identity
+from flink_agents.durable.outcome import Outcome
+from flink_agents.durable.slots import Slot
+from flink_agents.durable.store import StateName, WriteBehind
+from flink_agents.errors import IdentityMismatch
+from flink_agents.options import OnMismatch
+
+__all__ = ["SlotLog"]
+
+_log = logging.getLogger(__name__)
+
+
+class SlotLog:
+    """The slots of one request, in the order its action asked for them. Task thread only.
+
+    Changes are kept here and written by ``sync`` at the end of the turn, so a call that begins and ends within one turn
+    is written once, or not at all when the request is answered in that turn too.
+    """
+
+    __slots__ = ("_dirty", "_on_mismatch", "_persisted", "_prefix", "_slots")
+
+    def __init__(self, intake: int, on_mismatch: OnMismatch) -> None:
+        self._prefix = f"{intake}/"
+        self._on_mismatch = on_mismatch
+        self._slots: list[Slot] = []
+        self._dirty: set[int] = set()
+        self._persisted = 0
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __getitem__(self, index: int) -> Slot:
+        return self._slots[index]
+
+    def restore(self, store: WriteBehind) -> None:
+        """Read what an earlier attempt recorded. Slots are addressed one after the other, nothing is listed.
+
+        Raises:
+            StateFormat: if a stored slot cannot be read.
+        """
+        while (text := store.get(StateName.SLOTS, f"{self._prefix}{len(self._slots)}")) is not None:
+            self._slots.append(Slot.from_text(len(self._slots), text))
+        self._persisted = len(self._slots)
+
+    def reserve(self, identity: Identity) -> Slot:
+        """Return the slot at ``identity.index``: the recorded one if it belongs to this call, else a new one.
+
+        A recorded slot of a different call is reported, and it and all after it are dropped, in state too.
+
+        Raises:
+            IdentityMismatch: instead of dropping, under ``on_mismatch: fail``.
+        """
+        index = identity.index
+        if index < len(self._slots):
+            recorded = self._slots[index]
+            if recorded.identity == identity:
+                return recorded
+            self._drop_from(index, identity, recorded.identity)
+        slot = Slot(identity)
+        self._slots.append(slot)
+        self._dirty.add(index)
+        return slot
+
+    def start(self, slot: Slot, attempt_id: str, now_ms: int) -> None:
+        """Record that a body of this slot begins."""
+        slot.start(attempt_id, now_ms)
+        self._dirty.add(slot.identity.index)
+
+    def settle(self, slot: Slot, outcome: Outcome, duration_ms: int) -> None:
+        """Record the slot's outcome, for good."""
+        slot.settle(outcome, duration_ms)
+        self._dirty.add(slot.identity.index)
+
+    def drop_after(self, length: int) -> None:
+        """Forget recorded slots from ``length`` on: the action ended without asking for them."""
+        del self._slots[length:]
+        self._dirty = {index for index in self._dirty if index < length}
+
+    def clear(self) -> None:
+        """Forget every slot: the request is answered."""
+        self.drop_after(0)
+
+    def sync(self, store: WriteBehind) -> None:
+        """Hand this turn's changes to the view of the key's state."""
+        for index in range(len(self._slots), self._persisted):
+            store.remove(StateName.SLOTS, f"{self._prefix}{index}")
+        for index in self._dirty:
+            store.put(StateName.SLOTS, f"{self._prefix}{index}", self._slots[index].to_text())
+        self._dirty.clear()
+        self._persisted = len(self._slots)
+
+    def _drop_from(self, index: int, expected: Identity, recorded: Identity) -> None:
+        msg = f"the action asks for another call than the recorded one; expected {expected}; recorded {recorded}"
+        if self._on_mismatch is OnMismatch.FAIL:
+            raise IdentityMismatch(msg)
+        _log.warning("%s; this slot and the %d after it run as new", msg, len(self._slots) - index - 1)
+        self.drop_after(index)

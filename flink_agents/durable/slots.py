@@ -1,0 +1,139 @@
+"""One call's durable life: a slot, its four states and the moves between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from flink_agents import codec
+from flink_agents.durable.identity import Identity
+from flink_agents.durable.outcome import Failed, Outcome, Succeeded
+from flink_agents.errors import IllegalMove, StateFormat
+from flink_agents.failures import RecordedFailure
+
+__all__ = ["MOVES", "Slot", "SlotStatus"]
+
+SLOT_VERSION = 1
+
+
+class SlotStatus(str, Enum):
+    """Where a call stands. Pending means reserved or started; the other two are terminal."""
+
+    RESERVED = "reserved"
+    STARTED = "started"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the outcome is recorded, for good."""
+        return self in _TERMINAL
+
+
+_TERMINAL = frozenset({SlotStatus.SUCCEEDED, SlotStatus.FAILED})
+
+MOVES: dict[SlotStatus, frozenset[SlotStatus]] = {
+    # A call can end without having begun: its preparation failed, or a record elsewhere answers for it.
+    SlotStatus.RESERVED: frozenset({SlotStatus.STARTED, SlotStatus.SUCCEEDED, SlotStatus.FAILED}),
+    # Started again: a retry, or a new attempt of the task after the earlier one was cut off.
+    SlotStatus.STARTED: frozenset({SlotStatus.STARTED, SlotStatus.SUCCEEDED, SlotStatus.FAILED}),
+    SlotStatus.SUCCEEDED: frozenset(),
+    SlotStatus.FAILED: frozenset(),
+}
+
+
+@dataclass(slots=True)
+class Slot:
+    """The record of one call. Changed on the task thread only, through ``start`` and ``settle``.
+
+    ``attempts`` counts the bodies begun, ``attempt_id`` names the task attempt that began the last one, times are
+    milliseconds since the epoch, ``duration_ms`` is the last body's running time.
+    """
+
+    identity: Identity
+    status: SlotStatus = SlotStatus.RESERVED
+    attempts: int = 0
+    attempt_id: str = ""
+    started_ms: int = 0
+    duration_ms: int = 0
+    outcome: Outcome | None = None
+
+    def start(self, attempt_id: str, now_ms: int) -> None:
+        """Record that a body begins.
+
+        Raises:
+            IllegalMove: if the slot is terminal.
+        """
+        self._move(SlotStatus.STARTED)
+        self.attempts += 1
+        self.attempt_id = attempt_id
+        self.started_ms = now_ms
+
+    def settle(self, outcome: Outcome, duration_ms: int) -> None:
+        """Record the outcome, for good.
+
+        Raises:
+            IllegalMove: if the slot has an outcome already: a recorded outcome is never replaced.
+        """
+        self._move(SlotStatus.SUCCEEDED if isinstance(outcome, Succeeded) else SlotStatus.FAILED)
+        self.outcome = outcome
+        self.duration_ms = duration_ms
+
+    def _move(self, status: SlotStatus) -> None:
+        if status not in MOVES[self.status]:
+            msg = f"{self.identity} is {self.status.value} and cannot become {status.value}"
+            raise IllegalMove(msg)
+        self.status = status
+
+    def to_text(self) -> str:
+        """Return the slot as it is stored: one JSON object with a version."""
+        identity = self.identity
+        record: dict[str, Any] = {
+            "v": SLOT_VERSION,
+            "s": self.status.value,
+            "k": identity.kind,
+            "n": identity.name,
+            "p": identity.position,
+            "d": identity.digest,
+        }
+        if self.attempts:
+            record |= {"a": self.attempts, "by": self.attempt_id, "at": self.started_ms}
+        outcome = self.outcome
+        if outcome is None:
+            return codec.dumps(record)
+        record["ms"] = self.duration_ms
+        if isinstance(outcome, Failed):
+            record["f"] = outcome.failure.to_json()
+            return codec.dumps(record)
+        # The value's text is JSON already: it is put in as it stands instead of being parsed and written again.
+        return f'{codec.dumps(record)[:-1]},"o":{outcome.text}}}'
+
+    @classmethod
+    def from_text(cls, index: int, text: str) -> Slot:
+        """Read a stored slot.
+
+        Raises:
+            StateFormat: if the text is no slot, or one of a version this release does not know.
+        """
+        try:
+            record = codec.loads(text)
+            if record["v"] != SLOT_VERSION:
+                msg = f"slot {index} has format version {record['v']}, this release reads {SLOT_VERSION}"
+                raise StateFormat(msg)
+            slot = cls(
+                identity=Identity(index, record["k"], record["n"], record["p"], record["d"]),
+                status=SlotStatus(record["s"]),
+                attempts=record.get("a", 0),
+                attempt_id=record.get("by", ""),
+                started_ms=record.get("at", 0),
+                duration_ms=record.get("ms", 0),
+            )
+            if slot.status is SlotStatus.SUCCEEDED:
+                slot.outcome = Succeeded(codec.dumps(record["o"]))
+            elif slot.status is SlotStatus.FAILED:
+                slot.outcome = Failed(RecordedFailure.from_json(record["f"]))
+        except (ValueError, KeyError, TypeError) as error:
+            msg = f"slot {index} cannot be read from state: {error!r}"
+            raise StateFormat(msg) from error
+        return slot

@@ -1,0 +1,29 @@
+"""Named fault points: places where a test may crash the process; inert in production."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+__all__ = ["FAULT_POINTS", "Fault", "no_fault"]
+
+FAULT_POINTS = (
+    "reserve",
+    "start",
+    "body_ended",
+    "outcome_queued",
+    "recorded",
+    "resumed",
+    "emitted",
+    "cleaned",
+    "timer",
+    "drain",
+    "open",
+)
+"""In the order in which a request meets them; each is announced as ``before:NAME`` and ``after:NAME``."""
+
+Fault = Callable[[str], None]
+"""Called with ``before:NAME`` or ``after:NAME``; raises (or kills the process) to simulate a crash there."""
+
+
+def no_fault(point: str) -> None:
+    """Do nothing: the fault points of a job that is not under test."""

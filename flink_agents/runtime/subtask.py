@@ -1,0 +1,166 @@
+"""Everything one operator instance knows: its busy keys, what came back from workers, and whose turn it is."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from flink_agents.action import ToolCallAction
+from flink_agents.clock import Clock, now_ms
+from flink_agents.context import ActionContext
+from flink_agents.durable.head import Head
+from flink_agents.durable.store import WriteBehind
+from flink_agents.errors import RejectedRecord
+from flink_agents.faults import Fault, no_fault
+from flink_agents.options import OperatorOptions
+from flink_agents.runtime.turn import KeyActivity, Turn, TurnParts, reject
+from flink_agents.scheduler.admission import Admission
+from flink_agents.scheduler.attempt import Attempt
+from flink_agents.scheduler.call import Completion
+from flink_agents.scheduler.run import Counters, Services
+from flink_agents.scheduler.workers import Workers
+from flink_agents.tools.registry import ToolRegistry
+
+__all__ = ["REJECT_KEY_PREFIX", "Subtask"]
+
+REJECT_KEY_PREFIX = "!"
+"""Keys of records that have none: canonical JSON never begins with it, so no request can share such a key."""
+
+
+class Subtask:
+    """The operator without Flink. Task thread only, except where ``Attempt`` says otherwise.
+
+    The shell sets the current key, hands in a view of that key's state, and then carries out what the turn returned:
+    write the state, begin the bodies, emit the records, wake the keys.
+    """
+
+    def __init__(
+        self,
+        *,
+        options: OperatorOptions,
+        registry: ToolRegistry,
+        workers: Workers,
+        attempt: Attempt,
+        counters: Counters,
+        clock: Clock = now_ms,
+        fault: Fault = no_fault,
+    ) -> None:
+        self.options = options
+        self.attempt = attempt
+        self.unanswered = 0
+        self._counters = counters
+        self._admission = Admission(workers.permits)
+        services = Services(attempt, self._admission, clock, counters, fault, options.limits.result)
+        self._parts = TurnParts(
+            options,
+            services,
+            ToolCallAction(options.tool_calls),
+            ActionContext(registry, options.limits),
+            self._note_answered,
+        )
+        self._busy: dict[str, KeyActivity] = {}
+        self._inbox: dict[str, list[Completion]] = {}
+        self._again: deque[str] = deque()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request known to this attempt is unanswered."""
+        return bool(self._busy)
+
+    @property
+    def waiting(self) -> int:
+        """How many prepared calls wait for a worker."""
+        return self._admission.waiting
+
+    def busy(self, key: str) -> bool:
+        """Whether the key has requests that this attempt knows and has not answered."""
+        return key in self._busy
+
+    def busy_keys(self) -> list[str]:
+        """Return the busy keys."""
+        return list(self._busy)
+
+    def intake(self, key: str, record: str | dict[str, Any], store: WriteBehind) -> Turn:
+        """Take one record in. ``key`` is the canonical key text, or begins with ``REJECT_KEY_PREFIX``."""
+        turn = Turn()
+        activity = self._busy.get(key)
+        restored = 0
+        if activity is None:
+            activity = KeyActivity(key, Head.load(store), self._parts)
+            restored = activity.head.waiting
+        try:
+            if restored:
+                # Restored requests that nobody woke yet come first: they arrived first.
+                self._adopt(key, activity, restored)
+                activity.resume(store, turn)
+            self.unanswered += 1
+            activity.take_in(record, store, turn)
+        except RejectedRecord as error:
+            self.unanswered -= 1
+            self._counters.inc("rejects")
+            reject(error, record, self.options, turn)
+        else:
+            self._busy[key] = activity
+        self._end_turn(key, activity, turn)
+        return turn
+
+    def wake(self, key: str, store: WriteBehind) -> Turn:
+        """Go on with a key: what its workers handed back, or what was restored for it. Does nothing for an idle key."""
+        turn = Turn()
+        completions = self._inbox.pop(key, [])
+        granted = self._admission.take_granted(key)
+        activity = self._busy.get(key)
+        if activity is not None:
+            activity.go_on(completions, granted, store, turn)
+        else:
+            activity = KeyActivity(key, Head.load(store), self._parts)
+            if activity.is_idle:
+                return turn
+            self._adopt(key, activity, activity.head.waiting)
+            activity.resume(store, turn)
+        self._end_turn(key, activity, turn)
+        return turn
+
+    def replay(self, key: str, store: WriteBehind) -> Turn:
+        """Run the key's action again from its top on what is recorded, as after a restore. For tests."""
+        turn = Turn()
+        activity = self._busy.get(key)
+        if activity is not None:
+            activity.replay(store, turn)
+            self._end_turn(key, activity, turn)
+        return turn
+
+    def due_keys(self) -> list[str]:
+        """Drain what workers handed back and what became free; return the keys that need ``wake``, each once."""
+        completions, inbox = self.attempt.completions, self._inbox
+        while completions:
+            completion = completions.popleft()
+            inbox.setdefault(completion.call.key, []).append(completion)
+        due = dict.fromkeys(inbox)
+        due.update(dict.fromkeys(self._admission.grant()))
+        due.update(dict.fromkeys(self._again))
+        self._again.clear()
+        return list(due)
+
+    def next_alarm_ms(self) -> int | None:
+        """Return when the earliest timed wait ends, in milliseconds since the epoch; None while nothing is timed."""
+        return None
+
+    def close(self) -> None:
+        """Drop every running action; the state stays as it is."""
+        for activity in self._busy.values():
+            activity.close()
+        self._busy.clear()
+
+    def _adopt(self, key: str, activity: KeyActivity, restored: int) -> None:
+        self._busy[key] = activity
+        self.unanswered += restored
+
+    def _note_answered(self) -> None:
+        self.unanswered -= 1
+
+    def _end_turn(self, key: str, activity: KeyActivity, turn: Turn) -> None:
+        turn.busy = not activity.is_idle
+        if not turn.busy:
+            self._busy.pop(key, None)
+        turn.wake.extend(k for k in self._admission.grant() if k not in turn.wake)

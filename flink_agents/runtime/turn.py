@@ -1,0 +1,228 @@
+"""One key, one wake-up: take a request in, or go on where the key waits. The file to read first.
+
+A turn works on a write-behind view of the key's state and returns what is left to do: records to emit, bodies to begin,
+keys to wake. The shell around it (the Flink operator, or the test harness) does that in a fixed order: first it writes
+the state, then it begins the bodies, then it emits. So nothing acts on a state that could not be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flink_agents import codec
+from flink_agents.action import ToolCallAction
+from flink_agents.context import ActionContext
+from flink_agents.durable.head import Head
+from flink_agents.durable.slot_log import SlotLog
+from flink_agents.durable.store import StateName, WriteBehind
+from flink_agents.errors import RejectedRecord, StateFormat
+from flink_agents.events import ToolRequestEvent, ToolResponseEvent, reject_json
+from flink_agents.options import OperatorOptions
+from flink_agents.records import parse_request
+from flink_agents.scheduler.call import Completion, RunningCall
+from flink_agents.scheduler.run import ActionRun, RunStatus, Services
+
+__all__ = ["KeyActivity", "Turn", "TurnParts"]
+
+REQUESTS_PER_TURN = 64
+"""A key with a long queue of requests that need no worker gives the task thread back after so many."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """What a turn leaves to do, in this order once its state is written: ``start``, emit, ``wake``.
+
+    ``responses``, ``rejects`` and ``statistics`` are JSON lines; ``wake`` are keys that need a turn of their own now;
+    ``busy`` says whether the key still has requests.
+    """
+
+    responses: list[str] = field(default_factory=list)
+    rejects: list[str] = field(default_factory=list)
+    statistics: list[str] = field(default_factory=list)
+    start: list[RunningCall] = field(default_factory=list)
+    wake: list[str] = field(default_factory=list)
+    busy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TurnParts:
+    """What the turns of one subtask share."""
+
+    options: OperatorOptions
+    services: Services
+    action: ToolCallAction
+    context: ActionContext
+    on_answered: Callable[[], None]
+
+
+class KeyActivity:
+    """A busy key in this attempt: its head, its running action. Task thread only.
+
+    Lives from the moment a request of the key is taken in, or its restored requests are found, until none is left.
+    """
+
+    __slots__ = ("_log", "_parts", "_request", "_run", "_started_ms", "head", "key")
+
+    def __init__(self, key: str, head: Head, parts: TurnParts) -> None:
+        self.key = key
+        self.head = head
+        self._parts = parts
+        self._request: ToolRequestEvent | None = None
+        self._log: SlotLog | None = None
+        self._run: ActionRun | None = None
+        self._started_ms = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every request of the key is answered."""
+        return self.head.waiting == 0
+
+    def take_in(self, record: str | dict[str, Any], store: WriteBehind, turn: Turn) -> None:
+        """Store a request under the key's next number, before anything else happens for it.
+
+        Raises:
+            RejectedRecord: if the record is no request; nothing is stored then.
+        """
+        intake = self.head.next
+        options = self._parts.options
+        request = parse_request(record, options.key_by, intake, options.limits.record)
+        text = record if isinstance(record, str) else codec.dumps(record)
+        store.insert(StateName.REQUESTS, str(intake), f'{{"v":1,"r":{text}}}')
+        self.head.next = intake + 1
+        self._parts.services.counters.inc("requests")
+        if self.head.active is None:
+            self._begin(request, intake, store, restored=False)
+            self._finish(store, turn)
+        else:
+            self.head.save(store)
+
+    def resume(self, store: WriteBehind, turn: Turn) -> None:
+        """Run the restored requests of the key: the active one from its top, its recorded slots answer at once."""
+        self._next_request(store, restored=True)
+        self._finish(store, turn)
+
+    def go_on(self, completions: Sequence[Completion], granted: Sequence[RunningCall], store: WriteBehind, turn: Turn) -> None:
+        """Record bodies that ended, begin calls that a worker is free for, and let the action go on."""
+        run = self._run
+        if run is not None:
+            run.launch(granted)
+            if completions:
+                run.deliver(completions)
+        elif self.head.waiting:
+            self._next_request(store, restored=False)
+        self._finish(store, turn)
+
+    def replay(self, store: WriteBehind, turn: Turn) -> None:
+        """Run the active action again from its top on what is recorded; bodies that run go on. For tests."""
+        if self._run is not None and self._log is not None and self._request is not None:
+            self._log.sync(store)
+            store.flush()
+            self._log = SlotLog(self.head.answered + 1, self._parts.options.tool_calls.on_mismatch)
+            self._log.restore(store)
+            self._run.log = self._log
+            self._run.begin(self._parts.action(self._request, self._parts.context))
+            self._finish(store, turn)
+
+    def close(self) -> None:
+        """Drop the running action; the state stays as it is."""
+        if self._run is not None:
+            self._run.close()
+            self._run = None
+
+    def _next_request(self, store: WriteBehind, *, restored: bool) -> None:
+        intake = self.head.answered + 1
+        text = store.get(StateName.REQUESTS, str(intake))
+        if text is None:
+            msg = f"request {intake} of key {self.key} is missing from state"
+            raise StateFormat(msg)
+        options = self._parts.options
+        try:
+            stored = codec.loads(text)
+            if stored["v"] != 1:
+                msg = f"request {intake} of key {self.key} has format version {stored['v']}, this release reads 1"
+                raise StateFormat(msg)
+            request = parse_request(stored["r"], options.key_by, intake, options.limits.record)
+        except (ValueError, KeyError, TypeError, RejectedRecord) as error:
+            msg = f"request {intake} of key {self.key} cannot be read from state: {error}"
+            raise StateFormat(msg) from error
+        self._begin(request, intake, store, restored=restored)
+
+    def _begin(self, request: ToolRequestEvent, intake: int, store: WriteBehind, *, restored: bool) -> None:
+        parts = self._parts
+        self.head.active = intake
+        self._request = request
+        self._started_ms = parts.services.clock()
+        self._log = SlotLog(intake, parts.options.tool_calls.on_mismatch)
+        if restored:
+            self._log.restore(store)
+        self._run = ActionRun(self.key, self._log, parts.services)
+        self._run.begin(parts.action(request, parts.context))
+
+    def _finish(self, store: WriteBehind, turn: Turn) -> None:
+        """Answer what is done, begin the next requests, write the difference."""
+        answered = 0
+        while self._run is not None and self._run.status is RunStatus.DONE:
+            self._answer(self._run, store, turn)
+            answered += 1
+            if not self.head.waiting:
+                break
+            if answered >= REQUESTS_PER_TURN:
+                turn.wake.append(self.key)
+                break
+            self._next_request(store, restored=False)
+        if self._run is not None:
+            turn.start.extend(self._run.started)
+            self._run.started.clear()
+        if self._log is not None:
+            self._log.sync(store)
+        self.head.save(store)
+
+    def _answer(self, run: ActionRun, store: WriteBehind, turn: Turn) -> None:
+        services = self._parts.services
+        response = run.result
+        if not isinstance(response, ToolResponseEvent):
+            msg = f"the action of key {self.key} returned {type(response).__name__}, not a ToolResponseEvent"
+            raise StateFormat(msg)
+        services.fault("before:emitted")
+        turn.responses.append(response.to_json())
+        if self._parts.options.statistics:
+            turn.statistics.append(_statistics(response, run.reran))
+        services.fault("after:emitted")
+        services.fault("before:cleaned")
+        run.log.clear()
+        run.log.sync(store)
+        intake = self.head.active
+        store.remove(StateName.REQUESTS, str(intake))
+        self.head.answered, self.head.active = self.head.answered + 1, None
+        self._run = self._log = self._request = None
+        services.counters.inc("responses")
+        services.counters.latency("request_ms", services.clock() - self._started_ms)
+        services.fault("after:cleaned")
+        self._parts.on_answered()
+
+
+def _statistics(response: ToolResponseEvent, reran: int) -> str:
+    succeeded = timed_out = replayed = 0
+    for result in response.results:
+        succeeded += result.error is None
+        replayed += result.replayed
+        timed_out += result.error is not None and result.error["kind"] == "timeout"
+    calls = len(response.results)
+    return (
+        f'{{"request":1,"response":1,"reject":0,"calls":{calls},"succeeded":{succeeded},"failed":{calls - succeeded},'
+        f'"timed_out":{timed_out},"replayed":{replayed},"reran":{reran}}}'
+    )
+
+
+REJECT_STATISTICS = (
+    '{"request":0,"response":0,"reject":1,"calls":0,"succeeded":0,"failed":0,"timed_out":0,"replayed":0,"reran":0}'
+)
+
+
+def reject(error: RejectedRecord, record: Any, options: OperatorOptions, turn: Turn) -> None:
+    """Send a record that is no request to the rejects output."""
+    turn.rejects.append(reject_json(error.reason, error.field, record))
+    if options.statistics:
+        turn.statistics.append(REJECT_STATISTICS)

@@ -1,0 +1,119 @@
+"""One life of a subtask between two failures: what fences the work of an old life from the new one."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flink_agents.scheduler.call import Completion
+
+__all__ = ["Attempt", "CancellationToken"]
+
+
+class CancellationToken:
+    """Tells a running body that it should stop. Set from any thread, never cleared.
+
+    A callback registered after the token was set is called at once, on the registering thread.
+    """
+
+    __slots__ = ("_callbacks", "_event", "_lock")
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._lock = threading.Lock()
+        self._callbacks: dict[int, Callable[[], None]] = {}
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the stop was asked for."""
+        return self._event.is_set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Block until the token is set or the time is over; return whether it is set. Never on the task thread."""
+        return self._event.wait(timeout_s)
+
+    def cancel(self) -> None:
+        """Ask for the stop; calls each registered callback once, on this thread."""
+        with self._lock:
+            self._event.set()
+            callbacks, self._callbacks = list(self._callbacks.values()), {}
+        for callback in callbacks:
+            callback()
+
+    def on_cancel(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call ``callback`` when the token is set; return a function that withdraws it."""
+        with self._lock:
+            if not self._event.is_set():
+                self._callbacks[id(callback)] = callback
+                return lambda: self._withdraw(callback)
+        callback()
+        return _nothing
+
+    def _withdraw(self, callback: Callable[[], None]) -> None:
+        with self._lock:
+            self._callbacks.pop(id(callback), None)
+
+
+def _nothing() -> None:
+    """Withdraw nothing: the callback ran already."""
+
+
+class Attempt:
+    """One life of a subtask. Workers hold the attempt, never the operator.
+
+    ``completions`` is the only way from a worker to the task thread: appended on any thread, drained by the task thread.
+    ``notify`` is set by the runtime and tells the task thread that something lies there; it must be callable on any
+    thread and must not raise.
+    """
+
+    __slots__ = ("__weakref__", "_lock", "_on_interrupt", "_running", "completions", "id", "interrupted", "notify")
+
+    def __init__(self) -> None:
+        self.id = uuid.uuid4().hex
+        self.completions: deque[Completion] = deque()
+        self.notify: Callable[[], None] = _nothing
+        self.interrupted = False
+        self._lock = threading.Lock()
+        self._running: dict[int, CancellationToken] = {}
+        self._on_interrupt: list[Callable[[], None]] = []
+
+    def on_interrupt(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once when the attempt is interrupted, on the interrupting thread. Any thread."""
+        with self._lock:
+            if not self.interrupted:
+                self._on_interrupt.append(callback)
+                return
+        callback()
+
+    def enter(self, token: CancellationToken) -> None:
+        """Register a body that is about to run; an attempt that is already interrupted sets its token at once."""
+        with self._lock:
+            self._running[id(token)] = token
+            interrupted = self.interrupted
+        if interrupted:
+            token.cancel()
+
+    def leave(self, token: CancellationToken) -> None:
+        """Forget a body that ended."""
+        with self._lock:
+            self._running.pop(id(token), None)
+
+    def deliver(self, completion: Completion) -> None:
+        """Hand a body's end to the task thread. Any thread."""
+        self.completions.append(completion)
+        self.notify()
+
+    def interrupt(self) -> None:
+        """Ask every running body of this attempt to stop; bodies that begin later are asked at once. Any thread."""
+        with self._lock:
+            self.interrupted = True
+            tokens = list(self._running.values())
+            callbacks, self._on_interrupt = self._on_interrupt, []
+        for token in tokens:
+            token.cancel()
+        for callback in callbacks:
+            callback()

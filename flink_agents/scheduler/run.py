@@ -1,0 +1,318 @@
+"""One running action of one key: drives its coroutine, reserves and records its slots, begins its calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+from flink_agents.clock import Clock, monotonic_ms
+from flink_agents.durable.identity import Identity
+from flink_agents.durable.outcome import Failed, Outcome
+from flink_agents.durable.slot_log import SlotLog
+from flink_agents.durable.slots import SlotStatus
+from flink_agents.errors import FlinkAgentsError, ForeignAwaitable, FrameworkFault, HandleMisuse, Interrupted
+from flink_agents.failures import capture
+from flink_agents.faults import Fault
+from flink_agents.options import Execution
+from flink_agents.scheduler.admission import Admission
+from flink_agents.scheduler.attempt import Attempt, CancellationToken
+from flink_agents.scheduler.call import (
+    Completion,
+    Ending,
+    Prepared,
+    RunningCall,
+    is_fatal,
+    is_interruption,
+    run_body,
+)
+from flink_agents.scheduler.handles import CallOutcome, DurableFuture, HandleState, Wait
+
+__all__ = ["ActionRun", "Counters", "RunStatus", "Services"]
+
+
+class Counters(Protocol):
+    """Where the engine counts. Task thread only."""
+
+    def inc(self, name: str, n: int = 1) -> None:
+        """Add ``n`` (may be negative) to the counter."""
+
+    def latency(self, name: str, ms: float) -> None:
+        """Record one duration in milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What every action of one subtask shares."""
+
+    attempt: Attempt
+    admission: Admission
+    clock: Clock
+    counters: Counters
+    fault: Fault
+    result_limit: int
+
+
+class RunStatus(Enum):
+    """A run goes on, has returned, or was stopped by the runtime with its slots pending."""
+
+    RUNNING = "running"
+    DONE = "done"
+    INTERRUPTED = "interrupted"
+
+
+class ActionRun:
+    """One action of one key, from its first turn to its return. Task thread only.
+
+    The coroutine is driven by hand: it can await our handles only. ``started`` collects the calls that begin in this
+    turn; the runtime hands them to the workers once the turn's state is written. After a restore the action runs again
+    from its top and recorded slots answer at once.
+    """
+
+    def __init__(self, key: str, log: SlotLog, services: Services) -> None:
+        self.key = key
+        self.log = log
+        self.status = RunStatus.RUNNING
+        self.result: Any = None
+        self.started: list[RunningCall] = []
+        self.reran = 0
+        self._services = services
+        self._coroutine: Coroutine[Wait, None, Any] | None = None
+        self._wait: Wait | None = None
+        self._reserved = 0
+        self._running: dict[int, RunningCall] = {}
+        self._handles: dict[int, DurableFuture] = {}
+
+    @property
+    def reserved(self) -> int:
+        """How many slots the action has asked for in this run."""
+        return self._reserved
+
+    def begin(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Run the action from its top to its first wait that needs a worker, or to its end.
+
+        Calls of an earlier coroutine of this run that still run in workers are taken over by the new one's slots.
+        """
+        self._unwind(Interrupted())
+        self._coroutine = coroutine
+        self._wait = None
+        self._reserved = 0
+        self._handles.clear()
+        self.status = RunStatus.RUNNING
+        self._resume(lambda: coroutine.send(None))
+        self._advance()
+
+    def deliver(self, completions: Sequence[Completion]) -> None:
+        """Record how bodies ended, then go on.
+
+        Every outcome of the batch is recorded before an interruption stops the action, and the interruption is looked
+        for before the action sees any of them.
+
+        Raises:
+            BaseException: what a body raised, where it must fail the task.
+        """
+        interrupted = False
+        fatal: BaseException | None = None
+        for completion in completions:
+            call = completion.call
+            self._services.admission.ended(call)
+            if self._running.get(call.slot_index) is not call:
+                continue  # its slot was dropped by a mismatch: nobody asks for this outcome any more
+            del self._running[call.slot_index]
+            if completion.ending is Ending.FATAL:
+                fatal = completion.exception
+            elif self._is_interrupted(completion):
+                interrupted = True
+            elif completion.outcome is not None:
+                self._record(call.slot_index, completion.outcome, completion.duration_ms)
+        if fatal is not None:
+            self._unwind(fatal)
+            raise fatal
+        if interrupted:
+            self._interrupt()
+        self._advance()
+
+    def launch(self, calls: Sequence[RunningCall]) -> None:
+        """Begin calls that waited for a worker and were granted one."""
+        for call in calls:
+            self._begin_call(call)
+
+    def close(self) -> None:
+        """Drop the run and close its coroutine; its slots stay as they are."""
+        self._unwind(Interrupted())
+
+    def _advance(self) -> None:
+        while self.status is RunStatus.RUNNING and self._wait is not None:
+            self._fill(self._wait)
+            if self.status is not RunStatus.RUNNING or not self._wait.is_over:
+                return
+            coroutine = self._coroutine
+            if coroutine is None:
+                msg = f"the action of key {self.key} waits without a coroutine"
+                raise FrameworkFault(msg)
+            self._resume(lambda coroutine=coroutine: coroutine.send(None))  # type: ignore[misc]
+
+    def _resume(self, step: Callable[[], Any]) -> None:
+        """Run the coroutine to its next wait or its end."""
+        fault = self._services.fault
+        fault("before:resumed")
+        self._wait = None
+        while True:
+            try:
+                awaited = step()
+            except StopIteration as stop:
+                self.status, self.result = RunStatus.DONE, stop.value
+                break
+            try:
+                self._enter(awaited)
+                break
+            except FlinkAgentsError as error:
+                # The action made the mistake, so the action gets the error, at the line that awaits.
+                step = _thrower(self._coroutine, error)
+        fault("after:resumed")
+
+    def _enter(self, awaited: Any) -> None:
+        """Reserve the slots of a wait in input order, before anything else happens for any of its calls."""
+        if not isinstance(awaited, Wait):
+            msg = (
+                f"an action awaited {type(awaited).__name__ if awaited is not None else 'a bare yield'}: it can await "
+                "only handles of its context, such as ctx.call_tool(...) and ctx.gather(...), not asyncio"
+            )
+            raise ForeignAwaitable(msg)
+        for handle in awaited.handles:
+            if handle.state is HandleState.CLOSED:
+                msg = f"the handle of {handle.spec.name!r} was closed before it had an outcome"
+                raise HandleMisuse(msg)
+        for handle in awaited.handles:
+            if handle.state is HandleState.COLD:
+                self._reserve(handle)
+        self._wait = awaited
+
+    def _reserve(self, handle: DurableFuture) -> None:
+        fault = self._services.fault
+        fault("before:reserve")
+        spec = handle.spec
+        slot = self.log.reserve(Identity(self._reserved, spec.kind, spec.name, spec.position, spec.digest))
+        self._reserved += 1
+        handle.slot = slot
+        handle.state = HandleState.RESERVED
+        fault("after:reserve")
+        if slot.outcome is not None:
+            self._services.counters.inc("replayed")
+            handle.settle(CallOutcome(slot.outcome, attempts=slot.attempts, duration_ms=slot.duration_ms, replayed=True))
+
+    def _fill(self, wait: Wait) -> None:
+        """Begin the next calls of the window, in order, while it has room."""
+        while wait.has_room and self.status is RunStatus.RUNNING:
+            handle = wait.handles[wait.cursor]
+            wait.cursor += 1
+            if handle.outcome is None:
+                wait.in_flight += 1
+                self._start(handle)
+
+    def _start(self, handle: DurableFuture) -> None:
+        services, slot = self._services, handle.slot
+        if slot is None:
+            msg = f"the handle of {handle.spec.name!r} has no slot"
+            raise FrameworkFault(msg)
+        index = slot.identity.index
+        self._handles[index] = handle
+        if index in self._running:
+            return
+        if services.attempt.interrupted:
+            self._interrupt()
+            return
+        try:
+            prepared: Prepared = handle.spec.prepare()
+        except BaseException as exception:  # an ordinary exception while preparing is this slot's terminal failure
+            if is_fatal(exception):
+                self._unwind(exception)
+                raise
+            if is_interruption(exception, asked=services.attempt.interrupted):
+                self._interrupt()
+            else:
+                self._record(index, Failed(capture(exception), exception), 0)
+            return
+        call = RunningCall(self.key, index, services.attempt, prepared, CancellationToken(), services.result_limit)
+        if prepared.execution is Execution.INLINE:
+            self._run_inline(call)
+        elif services.admission.admit(call):
+            self._begin_call(call)
+
+    def _begin_call(self, call: RunningCall) -> None:
+        self._note_start(call)
+        self._running[call.slot_index] = call
+        self.started.append(call)
+
+    def _run_inline(self, call: RunningCall) -> None:
+        self._note_start(call)
+        completion = run_body(call, monotonic_ms)
+        if completion.ending is Ending.FATAL and completion.exception is not None:
+            self._unwind(completion.exception)
+            raise completion.exception
+        if self._is_interrupted(completion):
+            self._interrupt()
+        elif completion.outcome is not None:
+            self._record(call.slot_index, completion.outcome, completion.duration_ms)
+
+    def _note_start(self, call: RunningCall) -> None:
+        services = self._services
+        services.fault("before:start")
+        slot = self.log[call.slot_index]
+        if slot.status is SlotStatus.STARTED and slot.attempt_id != services.attempt.id:
+            self.reran += 1
+            services.counters.inc("reran")
+        self.log.start(slot, services.attempt.id, services.clock())
+        services.counters.inc("in_flight")
+        services.fault("after:start")
+
+    def _record(self, index: int, outcome: Outcome, duration_ms: int) -> None:
+        """Write the outcome into the slot that was reserved for it, and settle its handle."""
+        services, slot = self._services, self.log[index]
+        services.fault("before:recorded")
+        if slot.status is SlotStatus.STARTED:
+            services.counters.inc("in_flight", -1)
+        self.log.settle(slot, outcome, duration_ms)
+        services.counters.inc(slot.status.value)
+        services.counters.latency("call_ms", duration_ms)
+        services.fault("after:recorded")
+        handle = self._handles.pop(index, None)
+        if handle is not None:
+            handle.settle(CallOutcome(outcome, attempts=slot.attempts, duration_ms=duration_ms, replayed=False))
+            if self._wait is not None:
+                self._wait.in_flight -= 1
+
+    def _is_interrupted(self, completion: Completion) -> bool:
+        """Whether a body ended because the runtime asked, also where a worker called that an ordinary failure."""
+        if completion.ending is Ending.INTERRUPTED:
+            return True
+        outcome = completion.outcome
+        return (
+            isinstance(outcome, Failed)
+            and outcome.exception is not None
+            and is_interruption(outcome.exception, asked=self._services.attempt.interrupted)
+        )
+
+    def _interrupt(self) -> None:
+        self._unwind(Interrupted())
+        self.status = RunStatus.INTERRUPTED
+
+    def _unwind(self, reason: BaseException) -> None:
+        """Let the coroutine run its ``finally`` clauses; whatever it answers, it is not driven any further."""
+        coroutine, self._coroutine = self._coroutine, None
+        self._wait = None
+        if coroutine is None:
+            return
+        try:
+            coroutine.throw(reason)
+        except BaseException:  # noqa: S110  the reason itself, or what a finally clause made of it: the reason stands
+            pass
+        finally:
+            coroutine.close()
+
+
+def _thrower(coroutine: Coroutine[Wait, None, Any] | None, error: BaseException) -> Callable[[], Any]:
+    if coroutine is None:
+        raise error
+    return lambda: coroutine.throw(error)

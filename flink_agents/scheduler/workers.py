@@ -1,0 +1,201 @@
+"""The workers of one process: never-ending threads and one event loop; they run bodies and never see state."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+from flink_agents.clock import monotonic_ms
+from flink_agents.errors import FrameworkFault
+from flink_agents.faults import Fault, no_fault
+from flink_agents.options import Execution, WorkerOptions
+from flink_agents.scheduler.attempt import Attempt
+from flink_agents.scheduler.call import Completion, Ending, RunningCall, conclude, conclude_exception, run_body
+
+__all__ = ["Permits", "Workers"]
+
+_log = logging.getLogger(__name__)
+
+
+class Permits:
+    """How many bodies of one kind may run at once in this process. Any thread.
+
+    A permit is taken for an attempt, begun by the worker that runs the body and given back by that worker, so a body
+    that outlives its attempt keeps its place until it returns. What a dead attempt took and never began is reclaimed.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._lock = threading.Lock()
+        self._used = 0
+        self._held: dict[Attempt, int] = {}
+        self._waiting: set[Attempt] = set()
+
+    @property
+    def used(self) -> int:
+        """Permits given out at this moment."""
+        return self._used
+
+    def try_acquire(self, attempt: Attempt) -> bool:
+        """Take a permit for a body of ``attempt``, or have the attempt notified once when one comes back."""
+        with self._lock:
+            if attempt.interrupted:
+                return False
+            if self._used < self.limit:
+                self._used += 1
+                self._held[attempt] = self._held.get(attempt, 0) + 1
+                return True
+            self._waiting.add(attempt)
+            return False
+
+    def begin(self, attempt: Attempt) -> None:
+        """Note that a body begins with a permit of ``attempt``."""
+        with self._lock:
+            # An attempt that was reclaimed in the meantime takes its permit anew: the body runs all the same.
+            if self._held.get(attempt, 0):
+                self._held[attempt] -= 1
+            else:
+                self._used += 1
+
+    def release(self) -> None:
+        """Give back the permit of a body that ended."""
+        with self._lock:
+            self._used -= 1
+            waiting, self._waiting = self._waiting, set()
+        for attempt in waiting:
+            attempt.notify()
+
+    def reclaim(self, attempt: Attempt) -> None:
+        """Take back what a dead attempt acquired and never began."""
+        with self._lock:
+            self._used -= self._held.pop(attempt, 0)
+            self._waiting.discard(attempt)
+            waiting, self._waiting = self._waiting, set()
+        for other in waiting:
+            other.notify()
+
+
+class Workers:
+    """Runs bodies on up to ``options.threads`` threads and ``options.async_limit`` coroutines of one event loop.
+
+    Threads are started on demand and never end: a thread of the embedded interpreter that ends after it touched a Java
+    object can bring down the JVM. The event loop lives as long as the process, so a client that a tool caches keeps
+    working. One instance serves every subtask of the process.
+    """
+
+    def __init__(self, options: WorkerOptions, fault: Fault = no_fault) -> None:
+        self.threads = Permits(options.threads)
+        self.coroutines = Permits(options.async_limit)
+        self._fault = fault
+        self._queue: queue.SimpleQueue[RunningCall] = queue.SimpleQueue()
+        self._started = 0
+        self._idle = 0
+        self._lock = threading.Lock()
+        self._pending: deque[RunningCall] = deque()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def permits(self, execution: Execution) -> Permits:
+        """Return the permits that a body of this kind needs."""
+        return self.coroutines if execution is Execution.ASYNC else self.threads
+
+    def serve(self, attempt: Attempt) -> None:
+        """Take back the permits of ``attempt`` when it dies. Call once when the attempt opens."""
+        attempt.on_interrupt(lambda: self._reclaim(attempt))
+
+    def _reclaim(self, attempt: Attempt) -> None:
+        self.threads.reclaim(attempt)
+        self.coroutines.reclaim(attempt)
+
+    def start(self, calls: Sequence[RunningCall]) -> None:
+        """Begin the bodies now; each holds a permit already. Task thread; returns at once.
+
+        A crash before the body's end leaves its slot pending; the body then runs again, as its tool says.
+        """
+        for call in calls:
+            self.permits(call.prepared.execution).begin(call.attempt)
+        coroutines = [call for call in calls if call.prepared.execution is Execution.ASYNC]
+        if coroutines:
+            self._pending.extend(coroutines)
+            self._event_loop().call_soon_threadsafe(self._begin_pending)
+        for call in calls:
+            if call.prepared.execution is not Execution.ASYNC:
+                self._give_to_thread(call)
+
+    def _give_to_thread(self, call: RunningCall) -> None:
+        with self._lock:
+            if self._idle > 0:
+                self._idle -= 1
+            else:
+                self._started += 1
+                threading.Thread(target=self._thread, name=f"flink-agents-worker-{self._started}", daemon=True).start()
+        self._queue.put(call)
+
+    def _thread(self) -> None:
+        while True:
+            call = self._queue.get()
+            call.attempt.enter(call.token)
+            completion = run_body(call, monotonic_ms)
+            with self._lock:
+                self._idle += 1
+            self._hand_over(completion, self.threads)
+            # The queue may stay empty for long: what this call held must not live until the next one.
+            del call, completion
+
+    def _hand_over(self, completion: Completion, permits: Permits) -> None:
+        call = completion.call
+        call.attempt.leave(call.token)
+        permits.release()
+        try:
+            self._fault("before:body_ended")
+            self._fault("after:body_ended")
+            self._fault("before:outcome_queued")
+            call.attempt.deliver(completion)
+            self._fault("after:outcome_queued")
+        except BaseException as crash:  # a planned crash: the worker lives on, the task does not
+            call.attempt.deliver(Completion(call, Ending.FATAL, None, crash, completion.duration_ms))
+
+    def _event_loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._run_loop, args=(self._loop,), name="flink-agents-loop", daemon=True).start()
+            return self._loop
+
+    @staticmethod
+    def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_forever()
+
+    def _begin_pending(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._pending:
+            task = loop.create_task(self._run_coroutine(self._pending.popleft()))
+            # The loop keeps only weak references to tasks.
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _run_coroutine(self, call: RunningCall) -> None:
+        began = monotonic_ms()
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        if task is None:
+            msg = "a coroutine of the worker loop runs outside a task"
+            raise FrameworkFault(msg)
+        withdraw = call.token.on_cancel(lambda: _cancel(loop, task))
+        call.attempt.enter(call.token)
+        try:
+            value = await call.prepared.body()
+        except BaseException as exception:  # nothing may escape into the loop: it is the call's own end
+            completion = conclude_exception(call, exception, round(monotonic_ms() - began))
+        else:
+            completion = conclude(call, value, round(monotonic_ms() - began))
+        withdraw()
+        self._hand_over(completion, self.coroutines)
+
+
+def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
+    loop.call_soon_threadsafe(task.cancel)
