@@ -29,6 +29,17 @@ def declared(path: Path) -> list[str] | None:
     return None
 
 
+# What users import; the rest is internal and may name its pieces plainly without exporting them.
+PUBLIC = [
+    "flink_agents",
+    "flink_agents.clock",
+    "flink_agents.errors",
+    "flink_agents.events",
+    "flink_agents.options",
+    "flink_agents.testing",
+    "flink_agents.tools",
+    "flink_agents.tools.base",
+]
 DECLARING = sorted(module for module, path in FILES.items() if declared(path) is not None)
 
 
@@ -48,7 +59,7 @@ def test_all_is_sorted_and_true(module: str) -> None:
     assert [name for name in names if not hasattr(loaded, name)] == []
 
 
-@pytest.mark.parametrize("module", DECLARING)
+@pytest.mark.parametrize("module", [module for module in PUBLIC if module in FILES])
 def test_all_has_every_public_definition(module: str) -> None:
     body = ast.parse(FILES[module].read_text(encoding="utf-8")).body
     definitions = [n.name for n in body if isinstance(n, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)]
