@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -27,11 +29,14 @@ REGISTRY_HOSTS = re.compile(
 
 
 def tracked() -> list[Path]:
-    """Return the files under version control; in an unpacked archive, all files."""
-    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
-    if listing.returncode == 0:
-        return [path for name in listing.stdout.split("\0") if name and (path := ROOT / name).is_file()]
-    return [path for path in ROOT.rglob("*") if path.is_file() and not any(p.startswith(".") for p in path.parts)]
+    """Return the files under version control; without git, or in an unpacked archive, all that are not hidden."""
+    git = shutil.which("git")
+    if git is not None:
+        listing = subprocess.run([git, "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+        if listing.returncode == 0:
+            return [path for name in listing.stdout.split("\0") if name and (path := ROOT / name).is_file()]
+    names = [path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file()]
+    return [ROOT / name for name in names if not any(part.startswith(".") or part == "build" for part in name.parts)]
 
 
 TRACKED = tracked()
@@ -101,7 +106,5 @@ def test_expected_files_are_there(name: str) -> None:
 
 
 def test_no_job_module_is_named_like_an_installed_one() -> None:
-    from importlib.metadata import packages_distributions
-
     installed = set(packages_distributions())
     assert [shown(p) for p in PYTHON if p.is_relative_to(ROOT / "jobs") and p.stem in installed] == []
