@@ -25,7 +25,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, cast, overload
 
 from pydantic import ValidationError
 
@@ -111,7 +111,7 @@ class FunctionTool(Tool):
         execution: Execution | str | None = None,
         max_concurrent: int | None = None,
     ) -> None:
-        if not callable(function) or inspect.isclass(function):
+        if not callable(cast("object", function)) or inspect.isclass(function):
             msg = f"a tool must be a function, not {function!r}"
             raise InvalidInput(msg)
         declared = declared_options(function)
@@ -126,7 +126,7 @@ class FunctionTool(Tool):
             description=next((given for given in (description, declared.description) if given is not None), text),
             parameters=own_copy(self._signature.parameters),
             execution=choose_execution(named, function, execution or declared.execution),
-            max_concurrent=checked_bound(named, max_concurrent if max_concurrent is not None else declared.max_concurrent),
+            max_concurrent=checked_bound(named, declared.max_concurrent if max_concurrent is None else max_concurrent),
         )
 
     @property
@@ -134,11 +134,23 @@ class FunctionTool(Tool):
         """The function itself."""
         return self._function
 
+    def override(
+        self, name: str | None = None, execution: Execution | str | None = None, max_concurrent: int | None = None
+    ) -> FunctionTool:
+        """Return this tool with other options; None keeps what it has."""
+        return FunctionTool(
+            self._function,
+            name=name or self.spec.name,
+            description=self.spec.description,
+            execution=execution or self.spec.execution,
+            max_concurrent=max_concurrent if max_concurrent is not None else self.spec.max_concurrent,
+        )
+
     def prepare(self, arguments: dict[str, Any]) -> Body:
         """Validate ``arguments`` and bind them to the function. Task thread; not called on replay of a finished call.
 
         Raises:
-            InvalidArguments: names each field that does not fit, in at most 2 KiB; ``expected`` is a copy of the schema.
+            InvalidArguments: names each field that does not fit, in at most 2 KiB; ``expected`` copies the schema.
         """
         try:
             values = self._validate(arguments)

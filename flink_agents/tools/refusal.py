@@ -18,7 +18,7 @@ _MARK = "..."
 
 
 def bounded(text: str, limit: int) -> str:
-    """Return ``text`` in at most ``limit`` bytes of UTF-8, with a mark where it was cut. Lone surrogates are escaped."""
+    """Return ``text`` in at most ``limit`` bytes of UTF-8, marked where it was cut. Lone surrogates are escaped."""
     raw = text[: limit + 1].encode("utf-8", "backslashreplace")
     if len(raw) <= limit and len(text) <= limit:
         return raw.decode()
@@ -69,4 +69,5 @@ def refusal(tool: str, problems: Iterable[str], total: int | None = None) -> str
     lines = [f"- {bounded(problem, _MAX_PROBLEM_BYTES)}" for problem in islice(problems, MAX_PROBLEMS)]
     if total is not None and total > len(lines):
         lines.append(f"- and {total - len(lines)} more")
-    return bounded("\n".join([f"invalid arguments for tool {bounded(tool, _MAX_PATH_BYTES)!r}:", *lines]), MAX_MESSAGE_BYTES)
+    head = f"invalid arguments for tool {bounded(tool, _MAX_PATH_BYTES)!r}:"
+    return bounded("\n".join([head, *lines]), MAX_MESSAGE_BYTES)

@@ -8,7 +8,7 @@ import functools
 import inspect
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
 
@@ -75,7 +75,7 @@ class Signature:
 
     ``parameters`` is the JSON Schema that a model sees. ``validate`` turns arguments into a fresh dict with every
     parameter in it, or raises pydantic's ``ValidationError``. ``positional`` are the parameters that Python takes by
-    position only. ``is_plain`` says that the dict can be passed as keywords just as it is.
+    position only; ``validate_extras`` checks what only ``**kwargs`` takes, None if it takes anything.
     """
 
     parameters: dict[str, Any]
@@ -86,6 +86,7 @@ class Signature:
 
     @property
     def is_plain(self) -> bool:
+        """Whether what ``validate`` returns can be passed as keywords just as it is."""
         return not self.positional and self.validate_extras is None
 
     def split(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -182,7 +183,7 @@ def _parameters(function: Callable[..., Any], tool: str) -> dict[str, _Parameter
 
 def _resolve(function: Callable[..., Any], tool: str, parameter: _Parameter) -> Any:
     if parameter.annotation is _Parameter.empty:
-        msg = f"tool {tool!r}: parameter {parameter.name!r} has no type; annotate it (typing.Any takes every JSON value)"
+        msg = f"tool {tool!r}: parameter {parameter.name!r} has no type; annotate it (Any takes every JSON value)"
         raise InvalidInput(msg)
     inner = underlying(function)
     local = inspect.getclosurevars(inner).nonlocals if inspect.isfunction(inner) else {}
@@ -212,7 +213,7 @@ def _field(hint: Any, parameter: _Parameter, description: str | None) -> Any:
     """Return the annotation of one field: type, guard, description and default. Defaults are copied by pydantic."""
     default = parameter.default
     if default is None:
-        hint = hint | None if isinstance(hint, (type, types.UnionType)) else Union[hint, None]  # noqa: UP007
+        hint = _joined([hint, None])
     hint = _guarded(hint)
     base, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     if description:
@@ -224,8 +225,18 @@ def _field(hint: Any, parameter: _Parameter, description: str | None) -> Any:
     if not metadata:
         return base
     declared = [entry for entry in metadata if isinstance(entry, FieldInfo)]
-    annotated = Annotated[(base, *metadata)]  # type: ignore[valid-type]
+    annotated = _annotated(base, metadata)
     return annotated if all(entry.is_required() for entry in declared) else NotRequired[annotated]
+
+
+def _annotated(base: Any, metadata: Iterable[Any]) -> Any:
+    parts = (base, *metadata)
+    return cast("Any", Annotated)[parts]
+
+
+def _joined(hints: Iterable[Any]) -> Any:
+    # Not with `|`, which forms such as Literal do not know on every Python.
+    return cast("Any", Union)[tuple(hints)]
 
 
 def _guarded(hint: Any) -> Any:
@@ -240,12 +251,12 @@ def _guarded(hint: Any) -> Any:
         base, *metadata = arguments
         if isinstance(base, type) and base in _GUARDS:
             # Outermost, so that constraints in the metadata still apply to the bare type and reach the schema.
-            return Annotated[(base, *metadata, _GUARDS[base])]  # type: ignore[valid-type]
-        return Annotated[(_guarded(base), *metadata)]  # type: ignore[valid-type]
+            return _annotated(base, [*metadata, _GUARDS[base]])
+        return _annotated(_guarded(base), metadata)
     if origin is Union or origin is types.UnionType:
-        return Union[tuple(_guarded(argument) for argument in arguments)]
+        return _joined([_guarded(argument) for argument in arguments])
     if origin in _CONTAINERS and arguments:
-        return types.GenericAlias(cast(type, origin), tuple(_guarded(argument) for argument in arguments))
+        return types.GenericAlias(cast("type", origin), tuple(_guarded(argument) for argument in arguments))
     return hint
 
 
@@ -254,7 +265,7 @@ def _compile(fields: dict[str, Any], positional: tuple[str, ...], extras: Any) -
     schema = adapter.json_schema(schema_generator=_ToolJsonSchema)
     validate_extras = None
     if extras is not None and extras is not Any:
-        others: TypeAdapter[Any] = TypeAdapter(types.GenericAlias(dict, (str, _guarded(extras))))
+        others = TypeAdapter[Any](cast("Any", types.GenericAlias(dict, (str, _guarded(extras)))))
         validate_extras = others.validator.validate_python
         inputs: Any = [("fields", "validation", adapter), ("extras", "validation", others)]
         both, shared = TypeAdapter.json_schemas(inputs, schema_generator=_ToolJsonSchema)
@@ -274,8 +285,8 @@ def _compile(fields: dict[str, Any], positional: tuple[str, ...], extras: Any) -
 
 def _adapter(fields: dict[str, Any], extra: str) -> TypeAdapter[Any]:
     # A TypedDict takes every parameter name there is; the fields of a pydantic model may not be `copy` or `_x`.
-    record: Any = cast(Any, TypedDict)("Arguments", fields)
-    record.__pydantic_config__ = ConfigDict(extra=cast(Any, extra), allow_inf_nan=False)
+    record: Any = cast("Any", TypedDict)("Arguments", fields)
+    record.__pydantic_config__ = ConfigDict(extra=cast("Any", extra), allow_inf_nan=False)
     return TypeAdapter(record)
 
 

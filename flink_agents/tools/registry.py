@@ -1,0 +1,136 @@
+"""All tools of a job by name: declarations travel with the job, the registry is built from them at open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from flink_agents.errors import InvalidInput, UnknownTool
+from flink_agents.options import Execution
+from flink_agents.tools.base import Tool, ToolSpec
+from flink_agents.tools.function import FunctionTool
+from flink_agents.tools.imports import resolve
+from flink_agents.tools.refusal import bounded, nearest
+from flink_agents.tools.schema_file import schema_tools
+
+__all__ = ["Declaration", "FunctionDeclaration", "SchemaDeclaration", "ToolRegistry", "build_registry", "resolve"]
+
+_MAX_LISTED_BYTES = 600
+_MAX_NAME_BYTES = 120
+
+
+@dataclass(frozen=True)
+class FunctionDeclaration:
+    """A function tool as a job declares it: by reference (``module:attribute``) or by the callable itself."""
+
+    function: str | Callable[..., Any]
+    name: str | None = None
+    execution: Execution | str | None = None
+    max_concurrent: int | None = None
+
+
+@dataclass(frozen=True)
+class SchemaDeclaration:
+    """The tools of one schema file with their handler; ``entries`` are what ``load_entries`` read from it."""
+
+    entries: tuple[Mapping[str, Any], ...]
+    function: str | Callable[..., Any]
+    execution: Execution | str | None = None
+    max_concurrent: int | None = None
+
+
+Declaration: TypeAlias = Tool | Callable[..., Any] | str | FunctionDeclaration | SchemaDeclaration
+"""What ``build_registry`` makes tools of."""
+
+
+class ToolRegistry:
+    """The tools of a job by name. Immutable; may be read from any thread.
+
+    Raises:
+        InvalidInput: for a name that occurs twice.
+    """
+
+    def __init__(self, tools: Iterable[Tool]) -> None:
+        self._tools: dict[str, Tool] = {}
+        for tool in tools:
+            if tool.spec.name in self._tools:
+                msg = f"two tools are named {tool.spec.name!r}: {self._tools[tool.spec.name]!r} and {tool!r}"
+                raise InvalidInput(msg)
+            self._tools[tool.spec.name] = tool
+
+    def get(self, name: str) -> Tool:
+        """Return the tool ``name``.
+
+        Raises:
+            UnknownTool: with the nearest name and some of those there are, bounded.
+        """
+        try:
+            return self._tools[name]
+        except KeyError:
+            raise UnknownTool(self._unknown(name)) from None
+
+    def names(self) -> tuple[str, ...]:
+        """Return all names in the order of declaration."""
+        return tuple(self._tools)
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """Return all specifications in the order of declaration."""
+        return tuple(tool.spec for tool in self._tools.values())
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+    def __repr__(self) -> str:
+        return f"ToolRegistry({len(self)} tools)"
+
+    def _unknown(self, name: str) -> str:
+        meant = nearest(name, self._tools)
+        guess = f" Did you mean {meant!r}?" if meant else ""
+        listed = bounded(", ".join(self._tools), _MAX_LISTED_BYTES) or "none"
+        return f"there is no tool {bounded(name, _MAX_NAME_BYTES)!r}.{guess} The tools are: {listed}"
+
+
+def build_registry(tools: Sequence[Declaration], search_path: Sequence[str | Path] = ()) -> ToolRegistry:
+    """Make a registry of whatever a job lists as its tools. Called once in each process, at open and by ``validate``.
+
+    Args:
+        tools: ready tools, functions, references (``module:function``), and declarations of the two kinds.
+        search_path: folders in which references are looked up first.
+
+    Raises:
+        InvalidInput: for the first that is wrong, or a name that occurs twice.
+    """
+    return ToolRegistry(made for declared in tools for made in _make(declared, search_path))
+
+
+def _make(declared: Declaration, search_path: Sequence[str | Path]) -> Iterable[Tool]:
+    if isinstance(declared, Tool):
+        return [declared]
+    if isinstance(declared, SchemaDeclaration):
+        handler = _object(declared.function, search_path)
+        return schema_tools(
+            declared.entries, handler, execution=declared.execution, max_concurrent=declared.max_concurrent
+        )
+    if not isinstance(declared, FunctionDeclaration):
+        declared = FunctionDeclaration(declared)
+    function = _object(declared.function, search_path)
+    overrides = (declared.name, declared.execution, declared.max_concurrent)
+    if isinstance(function, FunctionTool):
+        return [function.override(*overrides)]
+    if isinstance(function, Tool):
+        if any(override is not None for override in overrides):
+            msg = f"{function!r} says itself how it is named and run; it takes no options here"
+            raise InvalidInput(msg)
+        return [function]
+    return [
+        FunctionTool(function, name=declared.name, execution=declared.execution, max_concurrent=declared.max_concurrent)
+    ]
+
+
+def _object(function: str | Callable[..., Any], search_path: Sequence[str | Path]) -> Any:
+    return resolve(function, search_path) if isinstance(function, str) else function
