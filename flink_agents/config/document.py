@@ -33,8 +33,11 @@ class Document:
     values: dict[YamlPath, Place] = field(default_factory=dict)
     keys: dict[YamlPath, Place] = field(default_factory=dict)
     templates: dict[YamlPath, Template] = field(default_factory=dict)
-    substituted: dict[YamlPath, str] = field(default_factory=dict)
-    """Text of the values that hold environment variables: never shown, and the text behind ``port: ${PORT}``."""
+    texts: dict[YamlPath, str] = field(default_factory=dict)
+    """Text of values that did not stand in the file, for when ``name: ${BUILD}`` turns out to look like a number."""
+
+    hidden: set[YamlPath] = field(default_factory=set)
+    """Values that hold something of the environment, and are therefore never shown."""
 
     errors: list[ConfigError] = field(default_factory=list)
 
@@ -73,9 +76,10 @@ class Document:
 
     def forget(self, path: YamlPath) -> None:
         """Drop what is known about ``path`` and everything below it, because it is about to be replaced."""
-        for known in (self.values, self.keys, self.templates, self.substituted):
-            for stale in [p for p in known if p[: len(path)] == path]:
-                del known[stale]  # type: ignore[attr-defined]
+        known: tuple[dict[YamlPath, Any], ...] = (self.values, self.keys, self.templates, self.texts)
+        for places in known:
+            for stale in [p for p in places if p[: len(path)] == path]:
+                del places[stale]
 
     def report(
         self, path: YamlPath, message: str, expected: str | None = None, hint: str | None = None, *, key: bool = False

@@ -21,6 +21,7 @@ __all__ = [
     "JobName",
     "KeyPath",
     "LocalPath",
+    "OptionName",
     "OptionValue",
     "Size",
     "ToolName",
@@ -181,12 +182,15 @@ OptionValue = Annotated[str, BeforeValidator(_option_value), WithJsonSchema({"ty
 """A Flink option's value as Flink's own configuration text."""
 
 
-def check_option_name(name: str) -> None:
-    """Refuse a Flink option that the YAML has a field for, or that the operator cannot work with.
-
-    Raises:
-        PydanticCustomError: see :func:`fail`.
-    """
+def _option_name(value: Any) -> str:
+    name = _text(value, "the full name of a Flink option")
     own = OWN_OPTIONS.get(name) or next((field for p, field in OWN_PREFIXES.items() if name.startswith(p)), None)
     if own:
-        raise fail(f"is set by `{own}`", f"the value under `{own}`")
+        raise fail(f"is set by `{own}`", f"the value under `{own}`", own)
+    if name == "python.execution-mode":
+        raise fail("cannot be set: the operator needs PyFlink's thread mode; process mode loses timers on recovery")
+    return name
+
+
+OptionName = Annotated[str, PlainValidator(_option_name), WithJsonSchema({"type": "string"})]
+"""The full name of a Flink option that the YAML has no field of its own for."""

@@ -18,6 +18,7 @@ from flink_agents.config.fields import (
     JobName,
     KeyPath,
     LocalPath,
+    OptionName,
     OptionValue,
     Size,
     ToolName,
@@ -51,7 +52,7 @@ __all__ = [
 class Section(BaseModel):
     """A mapping of the job YAML."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=True, use_attribute_docstrings=False)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=True)
 
 
 class JsonlSource(Section):
@@ -66,8 +67,8 @@ class JsonlSink(Section):
     """Exactly-once files in a folder, one JSON object a line; a part is visible once its checkpoint completed."""
 
     type: Literal["jsonl"] = Field(description="Kind of sink.")
-    path: LocalPath = Field(description="The folder; it is made if missing. A relative path starts at the YAML's folder.")
-    roll: Annotated[Duration, at_least("100ms")] = given("10s", "Age at which a part file is closed (128 MiB close it too).")
+    path: LocalPath = Field(description="The folder, made if missing; a relative path starts at the YAML's folder.")
+    roll: Annotated[Duration, at_least("100ms")] = given("10s", "Age at which a part file is closed.")
 
 
 class PrintSink(Section):
@@ -110,7 +111,7 @@ class SchemaToolsConfig(ToolOptions):
 
     schema_path: LocalPath = Field(
         alias="schema",
-        description="JSON list of tool declarations (name, description, parameters; OpenAI, Anthropic and MCP forms too).",
+        description="JSON list of tool declarations: name, description, parameters (or OpenAI, Anthropic, MCP forms).",
     )
 
 
@@ -119,7 +120,9 @@ def _tool_kind(value: Any) -> str | None:
         if "schema" in value or "schema_path" in value:
             return "<schema>"
         return "<function>" if "function" in value else None
-    return {FunctionToolConfig: "<function>", SchemaToolsConfig: "<schema>"}.get(type(value))
+    if isinstance(value, SchemaToolsConfig):
+        return "<schema>"
+    return "<function>" if isinstance(value, FunctionToolConfig) else None
 
 
 ToolConfig = Annotated[
@@ -131,7 +134,7 @@ ToolConfig = Annotated[
 class ToolCalls(Section):
     """How the calls of one request run."""
 
-    mode: Mode = given("parallel", "parallel: up to max_in_flight at once. sequential: one after another.", strict=False)
+    mode: Mode = given("parallel", "parallel: max_in_flight at once. sequential: one by one.", strict=False)
     max_in_flight: Annotated[int, Field(ge=1)] = given(16, "Most calls of one request that run at once.")
     on_mismatch: OnMismatch = given(
         "rerun",
@@ -159,7 +162,9 @@ class Limits(Section):
     arguments: PayloadSize = given("256KiB", "Largest arguments of one call; larger ones fail that call.")
     result: PayloadSize = given("1MiB", "Largest result of one call; a larger one fails that call.")
     record: PayloadSize = given("4MiB", "Largest request record; a larger one is rejected.")
-    live_requests: Annotated[int, Field(ge=1)] = given(1000, "Unanswered requests per subtask before the source is slowed.")
+    live_requests: Annotated[int, Field(ge=1)] = given(
+        1000, "Unanswered requests a subtask has before it slows the source."
+    )
     intake_wait: Annotated[Duration, Field(le=10_000)] = given(
         "100ms", "Longest time that taking in one record may wait; checkpoints stand still meanwhile."
     )
@@ -180,7 +185,7 @@ class Checkpoints(Section):
 
     # Flink itself refuses intervals below 10 ms.
     interval: Annotated[Duration, at_least("10ms")] = given("1s", "Time between checkpoints.")
-    directory: LocalPath = given("state/checkpoints", "Where checkpoints are kept; a relative path starts at the YAML's folder.")
+    directory: LocalPath = given("state/checkpoints", "The folder; a relative path starts at the YAML's folder.")
 
 
 class Restart(Section):
@@ -208,7 +213,7 @@ class Flink(Section):
         "hashmap", "Where keyed state lives: on the heap, or in RocksDB when it does not fit."
     )
     restart: Restart = given({}, "What happens when the job fails.")
-    options: dict[str, OptionValue] = given({}, "Any other Flink option, by its full name.")
+    options: dict[OptionName, OptionValue] = given({}, "Any other Flink option, by its full name.")
 
 
 class JobConfig(Section):
@@ -251,7 +256,7 @@ class JobConfig(Section):
         return self.file.parent
 
     def place(self, path: str) -> str:
-        """Return where ``path`` (such as ``sink.path``) was written, as ``file:line:column``; just the file if nowhere."""
+        """Return where ``path`` (such as ``sink.path``) was written, as ``file:line:column``."""
         return self._document.place(tuple(path.split("."))).text if self._document else str(self.file)
 
 

@@ -16,7 +16,9 @@ from flink_agents.config.problems import ConfigError, Place
 
 __all__ = ["VARIABLE", "compose", "fill", "scalar"]
 
-VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}\n]*))?\}|(?P<broken>\$\{[^}\s]*\}?)")
+VARIABLE = re.compile(
+    r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}\n]*))?\}|(?P<broken>\$\{[^}\s]*\}?)"
+)
 """``$${`` (a literal ``${``), ``${NAME}``, ``${NAME:-default}``, or something that starts like one and is none."""
 
 # A variable inside `{path: ${DIR}/in}` would end the mapping for a YAML parser. While it parses, the characters of a
@@ -77,7 +79,7 @@ class _Filler:
             return self.mapping(node, path, (*parents, id(node)))
         if isinstance(node, SequenceNode):
             return [self.value(item, (*path, i), (*parents, id(node))) for i, item in enumerate(node.value)]
-        return self.scalar(node, path)
+        return self.scalar(node, path) if isinstance(node, ScalarNode) else None
 
     def mapping(self, node: MappingNode, path: YamlPath, parents: tuple[int, ...]) -> dict[str, Any]:
         result: dict[str, Any] = {}
