@@ -1,6 +1,7 @@
 """The tools of a small web shop, on an SQLite ledger that is made on first use in `state/` beside this file.
 
-Each is a plain typed function: the schema that a model sees comes from the type hints and the docstring.
+Each is a plain typed function. A model is shown its name, the schema made from its type hints, and its docstring; what
+only concerns the reader of the code is said in comments.
 """
 
 from __future__ import annotations
@@ -93,17 +94,15 @@ def lookup_order(order_id: str) -> Order:
 
 
 def refund(refund_id: str, order_id: str, amount_cents: Annotated[int, Field(gt=0)]) -> Refund:
-    """Pay money back.
-
-    A refund is paid once however often this runs: a call that was cut off runs again after a crash, finds its own
-    `refund_id` in the ledger and answers with what was paid then.
+    """Pay money back for an order.
 
     Args:
-        refund_id: chosen by the caller; the same id is the same refund.
+        refund_id: chosen by the caller; the same id is the same refund and is paid once.
         order_id: the order to take it from.
         amount_cents: how much, in euro cents.
     """
     with ledger() as connection:
+        # A call that a crash cut off runs again: it finds its own refund here and answers with what was paid then.
         order = find_order(connection, order_id)
         row = connection.execute("SELECT * FROM refunds WHERE refund_id = ?", (refund_id,)).fetchone()
         if row is not None:
@@ -122,17 +121,18 @@ def refund(refund_id: str, order_id: str, amount_cents: Annotated[int, Field(gt=
 
 
 async def track_parcel(order_id: str) -> dict[str, str]:
-    """Ask the carrier where a parcel is. Slow: the wait stands for the carrier's web service.
+    """Ask the carrier where a parcel is.
 
     Args:
         order_id: the order that the parcel belongs to.
     """
+    # Stands for the carrier's web service, which is slow.
     await asyncio.sleep(0.5)
     return {"order_id": order_id, "carrier": "Parcel Post", "place": "sorting centre Hanover"}
 
 
 def convert(cents: int, currency: Literal["EUR", "USD", "GBP"] = "EUR") -> float:
-    """Express an amount of euro cents in a currency. Takes microseconds, so the job runs it inline.
+    """Express an amount of euro cents in a currency.
 
     Args:
         cents: the amount.
@@ -142,11 +142,12 @@ def convert(cents: int, currency: Literal["EUR", "USD", "GBP"] = "EUR") -> float
 
 
 def print_label(order_id: str) -> None:
-    """Print a shipping label. Fails every time: the printer is offline.
+    """Print a shipping label.
 
     Args:
         order_id: the order to ship.
     """
+    # Fails every time, to show what becomes of an exception.
     try:
         message = "printer-1 does not answer"
         raise TimeoutError(message)
@@ -156,23 +157,25 @@ def print_label(order_id: str) -> None:
 
 
 def receipt(order_id: str, copies: Annotated[int, Field(ge=1, le=1000)] = 1) -> str:
-    """Write the receipt of an order; many copies are more than the job's `limits.result` allows.
+    """Write the receipt of an order.
 
     Args:
         order_id: the order.
-        copies: how often.
+        copies: how often to repeat it.
     """
+    # Many copies are a larger result than the job's `limits.result` allows.
     with ledger() as connection:
         order = find_order(connection, order_id)
     return f"{order.order_id}  {order.item:<30}  {order.paid_cents / 100:>8.2f} EUR\n" * copies
 
 
 def list_orders(status: Literal["paid", "shipped", "delivered"]) -> Iterator[Order]:
-    """List the orders with a status. Has a mistake on purpose: a generator cannot be stored as a result.
+    """List the orders with a status.
 
     Args:
         status: which orders.
     """
     with ledger() as connection:
         rows = connection.execute("SELECT * FROM orders WHERE status = ? ORDER BY order_id", (status,)).fetchall()
+    # A mistake on purpose: a generator cannot be stored as a result. A list could.
     return (Order(*row) for row in rows)
