@@ -104,18 +104,11 @@ def _finite(digits: str) -> float:
 
 
 def _loads_exact(data: bytes) -> Any:
-    if data.count(b"{") + data.count(b"[") > MAX_JSON_DEPTH:
-        # The depth of a valid text is known before numbers matter; orjson finds it without recursion in Python.
-        try:
-            shallow = orjson.loads(data)
-        except orjson.JSONDecodeError as error:
-            if "infinity" not in str(error):
-                raise
-        else:
-            if depth_over(shallow, MAX_JSON_DEPTH):
-                raise ValueError(_too_deep())
     value = json.loads(data.decode(), parse_constant=_refuse_constant, parse_float=_finite)
+    if data.count(b"{") + data.count(b"[") > MAX_JSON_DEPTH and depth_over(value, MAX_JSON_DEPTH):
+        raise ValueError(_too_deep())
     if b"\\u" in data:
+        # The standard library accepts lone surrogates; writing them out as UTF-8 does not.
         dumps_exact(value).encode()
     return value
 

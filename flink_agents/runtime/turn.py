@@ -92,7 +92,7 @@ class KeyActivity:
         store.insert(StateName.REQUESTS, str(intake), f'{{"v":1,"r":{text}}}')
         self.head.next = intake + 1
         self._parts.services.counters.inc("requests")
-        if self.head.active is None:
+        if self.head.waiting == 1:
             self._begin(request, intake, store, restored=False)
             self._finish(store, turn)
         else:

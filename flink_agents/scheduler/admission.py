@@ -78,6 +78,11 @@ class Admission:
         """Note that a body ended; the worker gave its permit back itself."""
         self._gate(call).running -= 1
 
+    def withdraw(self, call: RunningCall) -> None:
+        """Give back the room of a granted call that will not begin."""
+        self._gate(call).running -= 1
+        self._permits(call.prepared.execution).give_back(call.attempt)
+
     def grant(self) -> list[str]:
         """Give free room to waiting calls; return the keys that have calls to begin, each once."""
         busy: set[Execution] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -30,6 +31,8 @@ from flink_agents.scheduler.call import (
 from flink_agents.scheduler.handles import CallOutcome, DurableFuture, HandleState, Wait
 
 __all__ = ["ActionRun", "Counters", "RunStatus", "Services"]
+
+_log = logging.getLogger(__name__)
 
 
 class Counters(Protocol):
@@ -82,6 +85,7 @@ class ActionRun:
         self._wait: Wait | None = None
         self._reserved = 0
         self._running: dict[int, RunningCall] = {}
+        self._queued: dict[int, RunningCall] = {}
         self._handles: dict[int, DurableFuture] = {}
 
     @property
@@ -134,9 +138,12 @@ class ActionRun:
         self._advance()
 
     def launch(self, calls: Sequence[RunningCall]) -> None:
-        """Begin calls that waited for a worker and were granted one."""
+        """Begin calls that waited for a worker and were granted one; a call nobody asks for any more gives it back."""
         for call in calls:
-            self._begin_call(call)
+            if self.status is RunStatus.RUNNING and self._queued.pop(call.slot_index, None) is call:
+                self._begin_call(call)
+            else:
+                self._services.admission.withdraw(call)
 
     def close(self) -> None:
         """Drop the run and close its coroutine; its slots stay as they are."""
@@ -218,7 +225,7 @@ class ActionRun:
             raise FrameworkFault(msg)
         index = slot.identity.index
         self._handles[index] = handle
-        if index in self._running:
+        if index in self._running or index in self._queued:
             return
         if services.attempt.interrupted:
             self._interrupt()
@@ -239,6 +246,8 @@ class ActionRun:
             self._run_inline(call)
         elif services.admission.admit(call):
             self._begin_call(call)
+        else:
+            self._queued[index] = call
 
     def _begin_call(self, call: RunningCall) -> None:
         self._note_start(call)
@@ -271,7 +280,7 @@ class ActionRun:
         """Write the outcome into the slot that was reserved for it, and settle its handle."""
         services, slot = self._services, self.log[index]
         services.fault("before:recorded")
-        if slot.status is SlotStatus.STARTED:
+        if slot.status is SlotStatus.STARTED and slot.attempt_id == services.attempt.id:
             services.counters.inc("in_flight", -1)
         self.log.settle(slot, outcome, duration_ms)
         services.counters.inc(slot.status.value)
@@ -306,8 +315,9 @@ class ActionRun:
             return
         try:
             coroutine.throw(reason)
-        except BaseException:  # noqa: S110  the reason itself, or what a finally clause made of it: the reason stands
-            pass
+        except BaseException as answer:  # the reason itself, or what a finally clause made of it: the reason stands
+            if answer is not reason and not isinstance(answer, StopIteration):
+                _log.warning("the action of key %s answered its end with %r", self.key, answer)
         finally:
             coroutine.close()
 

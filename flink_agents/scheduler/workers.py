@@ -63,20 +63,30 @@ class Permits:
 
     def release(self) -> None:
         """Give back the permit of a body that ended."""
+        self._free(1)
+
+    def give_back(self, attempt: Attempt) -> None:
+        """Give back a permit that ``attempt`` acquired for a body that will not begin."""
         with self._lock:
-            self._used -= 1
-            waiting, self._waiting = self._waiting, set()
-        for attempt in waiting:
-            attempt.notify()
+            held = self._held.get(attempt, 0)
+            if held:
+                self._held[attempt] = held - 1
+        if held:
+            self._free(1)
 
     def reclaim(self, attempt: Attempt) -> None:
         """Take back what a dead attempt acquired and never began."""
         with self._lock:
-            self._used -= self._held.pop(attempt, 0)
+            held = self._held.pop(attempt, 0)
             self._waiting.discard(attempt)
+        self._free(held)
+
+    def _free(self, permits: int) -> None:
+        with self._lock:
+            self._used -= permits
             waiting, self._waiting = self._waiting, set()
-        for other in waiting:
-            other.notify()
+        for attempt in waiting:
+            attempt.notify()
 
 
 class Workers:

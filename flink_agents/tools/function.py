@@ -159,9 +159,8 @@ class FunctionTool(Tool):
             positional, keywords = self._signature.split(values)
         except ValidationError as error:
             # Not chained: the message says it all, and pydantic's text repeats the input without bound.
-            raise InvalidArguments(
-                explain(self.spec.name, error, self._signature.names), own_copy(self.spec.parameters)
-            ) from None
+            expected = own_copy(self.spec.parameters)
+            raise InvalidArguments(explain(self.spec.name, error, expected["properties"]), expected) from None
         return partial(self._function, *positional, **keywords)
 
     @cached_property

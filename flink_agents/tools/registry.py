@@ -19,6 +19,7 @@ __all__ = ["Declaration", "FunctionDeclaration", "SchemaDeclaration", "ToolRegis
 
 _MAX_LISTED_BYTES = 600
 _MAX_NAME_BYTES = 120
+_MAX_GUESSES = 256
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ Declaration: TypeAlias = Tool | Callable[..., Any] | str | FunctionDeclaration |
 
 
 class ToolRegistry:
-    """The tools of a job by name. Immutable; may be read from any thread.
+    """The tools of a job by name. Its tools never change; read by the task thread.
 
     Raises:
         InvalidInput: for a name that occurs twice.
@@ -54,6 +55,7 @@ class ToolRegistry:
 
     def __init__(self, tools: Iterable[Tool]) -> None:
         self._tools: dict[str, Tool] = {}
+        self._guesses: dict[str, str] = {}
         for tool in tools:
             if tool.spec.name in self._tools:
                 msg = f"two tools are named {tool.spec.name!r}: {self._tools[tool.spec.name]!r} and {tool!r}"
@@ -89,10 +91,15 @@ class ToolRegistry:
         return f"ToolRegistry({len(self)} tools)"
 
     def _unknown(self, name: str) -> str:
-        meant = nearest(name, self._tools)
-        guess = f" Did you mean {meant!r}?" if meant else ""
+        shown = bounded(name, _MAX_NAME_BYTES)
+        if shown not in self._guesses:
+            # A guess among hundreds of names takes milliseconds of the task thread, and models repeat their mistakes.
+            if len(self._guesses) >= _MAX_GUESSES:
+                self._guesses.clear()
+            meant = nearest(shown, self._tools)
+            self._guesses[shown] = f" Did you mean {meant!r}?" if meant else ""
         listed = bounded(", ".join(self._tools), _MAX_LISTED_BYTES) or "none"
-        return f"there is no tool {bounded(name, _MAX_NAME_BYTES)!r}.{guess} The tools are: {listed}"
+        return f"there is no tool {shown!r}.{self._guesses[shown]} The tools are: {listed}"
 
 
 def build_registry(tools: Sequence[Declaration], search_path: Sequence[str | Path] = ()) -> ToolRegistry:

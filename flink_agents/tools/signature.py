@@ -120,10 +120,11 @@ def describe(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
         # The docstring is prose for people first; a slip in its markup must not keep the tool from being used.
         return text, {}
     described = {entry.arg_name: entry.description for entry in parsed.params if entry.description}
-    return (parsed.description or "").strip(), described
+    paragraphs = [part.strip() for part in (parsed.short_description, parsed.long_description) if part]
+    return "\n\n".join(paragraphs), described
 
 
-def explain(tool: str, error: ValidationError, names: tuple[str, ...]) -> str:
+def explain(tool: str, error: ValidationError, fields: Iterable[str]) -> str:
     """Return the bounded message for a model: each field, what was expected, what came (its type, never its value)."""
     problems = []
     for entry in error.errors(include_url=False, include_context=False)[:MAX_PROBLEMS]:
@@ -131,8 +132,8 @@ def explain(tool: str, error: ValidationError, names: tuple[str, ...]) -> str:
         path = field_path(steps)
         if entry["type"] == "missing":
             problems.append(f"{path}: required, but missing")
-        elif entry["type"] == "extra_forbidden":
-            meant = nearest(str(steps[-1]), names) if len(steps) == 1 else None
+        elif entry["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+            meant = nearest(str(steps[-1]), fields) if len(steps) == 1 else None
             problems.append(f"{path}: unknown field" + (f", did you mean {meant!r}?" if meant else ""))
         else:
             problems.append(f"{path}: {entry['msg']} (got {json_type(entry['input'])})")
@@ -159,11 +160,13 @@ def read_signature(function: Callable[..., Any], tool: str, described: Mapping[s
             positional.append(name)
         fields[name] = _field(_resolve(function, tool, parameter), parameter, described.get(name))
     if extras is not None:
-        _refuse_aliases(tool, fields)
+        _refuse_ambiguity(function, tool, fields)
     try:
         return _compile(fields, tuple(positional), extras)
     except Exception as error:
-        msg = f"tool {tool!r}: {_culprit(fields)} has no JSON Schema: {error}"
+        # Its first line: the rest of pydantic's text speaks of settings that a tool's author does not have.
+        reason = str(error).partition("\n")[0]
+        msg = f"tool {tool!r}: {_culprit(fields)} has no JSON Schema: {reason}"
         raise InvalidInput(msg) from error
 
 
@@ -267,11 +270,10 @@ def _compile(fields: dict[str, Any], positional: tuple[str, ...], extras: Any) -
     if extras is not None and extras is not Any:
         others = TypeAdapter[Any](cast("Any", types.GenericAlias(dict, (str, _guarded(extras)))))
         validate_extras = others.validator.validate_python
-        inputs: Any = [("fields", "validation", adapter), ("extras", "validation", others)]
-        both, shared = TypeAdapter.json_schemas(inputs, schema_generator=_ToolJsonSchema)
-        schema = dict(both[("fields", "validation")])
-        schema["additionalProperties"] = both[("extras", "validation")]["additionalProperties"]
-        schema.update({key: value for key, value in shared.items() if key == "$defs"})
+        taken = others.json_schema(schema_generator=_ToolJsonSchema)
+        schema["additionalProperties"] = taken["additionalProperties"]
+        if "$defs" in taken:
+            schema["$defs"] = _merged(schema.get("$defs", {}), taken["$defs"])
     schema.pop("title", None)
     return Signature(
         parameters=schema,
@@ -283,6 +285,14 @@ def _compile(fields: dict[str, Any], positional: tuple[str, ...], extras: Any) -
     )
 
 
+def _merged(definitions: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    for name in definitions.keys() & others.keys():
+        if definitions[name] != others[name]:
+            msg = f"two different types are named {name!r}"
+            raise TypeError(msg)
+    return {**definitions, **others}
+
+
 def _adapter(fields: dict[str, Any], extra: str) -> TypeAdapter[Any]:
     # A TypedDict takes every parameter name there is; the fields of a pydantic model may not be `copy` or `_x`.
     record: Any = cast("Any", TypedDict)("Arguments", fields)
@@ -290,8 +300,11 @@ def _adapter(fields: dict[str, Any], extra: str) -> TypeAdapter[Any]:
     return TypeAdapter(record)
 
 
-def _refuse_aliases(tool: str, fields: Mapping[str, Any]) -> None:
-    # With **kwargs the plain name would pass as an extra field and replace the validated value of the aliased one.
+def _refuse_ambiguity(function: Callable[..., Any], tool: str, fields: Mapping[str, Any]) -> None:
+    # **kwargs takes any name, so also one that stands for a value of the author's or for a validated one.
+    if isinstance(function, functools.partial):
+        msg = f"tool {tool!r}: a partial of a function with **kwargs would let a model override what the partial fixed"
+        raise InvalidInput(msg)
     for name, hint in fields.items():
         inner = get_args(hint)[0] if get_origin(hint) is NotRequired else hint
         for entry in get_args(inner)[1:] if get_origin(inner) is Annotated else ():

@@ -1,0 +1,189 @@
+"""Asks a Flink cluster over its REST interface: how a job is, why it failed, how often it restarted, and to stop it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import httpx
+
+from flink_agents.cluster.causes import Cause, root_cause
+from flink_agents.cluster.errors import ClusterFault, JobNotFound
+
+__all__ = ["TERMINAL", "FlinkRest", "JobReport"]
+
+TERMINAL = frozenset({"FINISHED", "FAILED", "CANCELED"})
+"""Job states after which nothing changes any more."""
+
+
+@dataclass(frozen=True)
+class JobReport:
+    """A job at one moment; times in milliseconds since 1970, ``ended_ms`` is None while it runs."""
+
+    job_id: str
+    name: str
+    state: str
+    started_ms: int
+    ended_ms: int | None
+    vertices: tuple[str, ...]
+
+    @property
+    def ended(self) -> bool:
+        """True once nothing changes any more."""
+        return self.state in TERMINAL
+
+
+class FlinkRest:
+    """One cluster's REST interface. Safe to use from several threads.
+
+    Every method raises :class:`ClusterFault` when the cluster cannot be reached or refuses, and
+    :class:`JobNotFound` for a job id it does not know.
+    """
+
+    def __init__(self, address: str, *, timeout_s: float = 10.0) -> None:
+        self.address = address.rstrip("/")
+        # A proxy meant for the internet must not come between two processes of one machine or one network.
+        self._client = httpx.Client(base_url=self.address, timeout=timeout_s, trust_env=False)
+
+    def __enter__(self) -> FlinkRest:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def job(self, job_id: str) -> JobReport:
+        """Return how the job is now."""
+        body = self._get(f"/jobs/{job_id}")
+        ended = body["end-time"]
+        return JobReport(
+            job_id=body["jid"],
+            name=body["name"],
+            state=body["state"],
+            started_ms=body["start-time"],
+            ended_ms=ended if ended >= 0 else None,
+            vertices=tuple(vertex["id"] for vertex in body["vertices"]),
+        )
+
+    def wait(self, job_id: str, *, timeout_s: float, states: frozenset[str] = TERMINAL) -> JobReport:
+        """Return the job's report once it is in one of ``states``; for tests and commands that only wait.
+
+        Raises:
+            ClusterFault: after ``timeout_s`` seconds, or as soon as the job ended in another state.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            report = self.job(job_id)
+            if report.state in states:
+                return report
+            if report.ended or time.monotonic() > deadline:
+                msg = f"job {job_id} is {report.state}, not {' or '.join(sorted(states))}"
+                raise ClusterFault(msg)
+            time.sleep(0.05)
+
+    def restarts(self, job_id: str) -> int:
+        """Return how often the job was restarted, exactly, also after it ended.
+
+        The job is one pipelined region, so a restart gives every subtask a new attempt; the highest attempt number is
+        the number of restarts. (Flink's own ``numRestarts`` metric is a sample that can be seconds old.)
+        """
+        attempts = [
+            subtask["attempt"]
+            for vertex in self.job(job_id).vertices
+            for subtask in self._get(f"/jobs/{job_id}/vertices/{vertex}")["subtasks"]
+        ]
+        return max(attempts, default=0)
+
+    def completed_checkpoints(self, job_id: str) -> int:
+        """Return how many checkpoints (savepoints included) completed."""
+        return int(self._checkpoints(job_id).get("counts", {}).get("completed", 0))
+
+    def latest_checkpoint(self, job_id: str) -> str | None:
+        """Return the path of the newest completed checkpoint, or None before the first."""
+        latest = (self._checkpoints(job_id).get("latest") or {}).get("completed")
+        return latest["external_path"] if latest else None
+
+    def failure(self, job_id: str) -> Cause | None:
+        """Return the cause of the newest failure of the job, whether or not it recovered; None if it never failed."""
+        history = self._get(f"/jobs/{job_id}/exceptions").get("exceptionHistory", {}).get("entries", [])
+        return root_cause(history[0]["stacktrace"]) if history else None
+
+    def counters(self, job_id: str, names: frozenset[str]) -> dict[str, int]:
+        """Return the sums over all subtasks of the metrics whose last name part is in ``names``.
+
+        A sample for progress displays: some hundred milliseconds old, and counted anew after a restart.
+        """
+        sums: dict[str, int] = {}
+        for vertex in self.job(job_id).vertices:
+            path = f"/jobs/{job_id}/vertices/{vertex}/subtasks/metrics"
+            wanted = [m["id"] for m in self._get(path) if m["id"].rsplit(".", 1)[-1] in names]
+            if not wanted:
+                continue
+            for metric in self._get(path, get=",".join(wanted), agg="sum"):
+                name = metric["id"].rsplit(".", 1)[-1]
+                sums[name] = sums.get(name, 0) + int(metric["sum"])
+        return sums
+
+    def cancel(self, job_id: str) -> None:
+        """Ask for the job's end without a savepoint; returns at once. Nothing happens to a job that has ended."""
+        answer = self._send("PATCH", f"/jobs/{job_id}", params={"mode": "cancel"})
+        if answer.status_code != httpx.codes.CONFLICT:
+            _checked(answer)
+
+    def stop_with_savepoint(self, job_id: str, directory: str, *, drain: bool = False, timeout_s: float = 600.0) -> str:
+        """Stop the job with a savepoint below ``directory`` and return the savepoint's path.
+
+        ``drain`` lets the job finish its work first, as at the end of bounded input.
+
+        Raises:
+            ClusterFault: if the savepoint failed (the job then goes on or restarts) or took more than ``timeout_s``.
+        """
+        body = {"targetDirectory": directory, "drain": drain}
+        trigger = _checked(self._send("POST", f"/jobs/{job_id}/stop", json=body)).json()["request-id"]
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            answer = self._get(f"/jobs/{job_id}/savepoints/{trigger}")
+            if answer["status"]["id"] == "COMPLETED":
+                operation = answer["operation"]
+                if "location" in operation:
+                    return str(operation["location"])
+                cause = root_cause(operation.get("failure-cause", {}).get("stack-trace", ""))
+                msg = f"the savepoint of job {job_id} failed: {cause.summary}"
+                raise ClusterFault(msg)
+            time.sleep(0.1)
+        msg = f"the savepoint of job {job_id} was not complete after {timeout_s:g} s"
+        raise ClusterFault(msg)
+
+    def _checkpoints(self, job_id: str) -> Any:
+        return self._get(f"/jobs/{job_id}/checkpoints")
+
+    def _get(self, path: str, **params: str) -> Any:
+        return _checked(self._send("GET", path, params=params)).json()
+
+    def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
+        try:
+            return self._client.request(method, path, **options)
+        except httpx.HTTPError as error:
+            msg = f"the Flink cluster at {self.address} does not answer: {error or type(error).__name__}"
+            raise ClusterFault(msg) from error
+
+
+def _checked(answer: httpx.Response) -> httpx.Response:
+    if answer.is_success:
+        return answer
+    try:
+        errors = answer.json().get("errors", [])
+    except ValueError:
+        errors = []
+    # Flink puts a Java stack trace into the last error; its first line is the sentence.
+    said = "; ".join(str(text).splitlines()[0] for text in errors if text) or answer.reason_phrase
+    if answer.status_code == httpx.codes.NOT_FOUND and "job" in said.lower():
+        msg = f"the Flink cluster at {answer.url.scheme}://{answer.url.netloc.decode()} does not know this job: {said}"
+        raise JobNotFound(msg)
+    msg = f"the Flink cluster refused {answer.request.method} {answer.url.path}: {answer.status_code} {said}"
+    raise ClusterFault(msg)

@@ -1,0 +1,35 @@
+"""Planned crashes at named fault points."""
+
+from __future__ import annotations
+
+from flink_agents.faults import FAULT_POINTS
+
+__all__ = ["CrashAt", "PlannedCrash"]
+
+
+class PlannedCrash(BaseException):
+    """Raised at an armed fault point; the harness answers with a crash and a restore."""
+
+
+class CrashAt:
+    """Crash at the n-th passing of a fault point, such as ``CrashAt("after:recorded", nth=2)``; once.
+
+    Raises:
+        ValueError: if there is no such point.
+    """
+
+    def __init__(self, point: str, nth: int = 1) -> None:
+        when, _, name = point.partition(":")
+        if when not in ("before", "after") or name not in FAULT_POINTS:
+            msg = f"no fault point {point!r}; a point is before: or after: one of {', '.join(FAULT_POINTS)}"
+            raise ValueError(msg)
+        self.point = point
+        self.remaining = nth
+
+    def __call__(self, point: str) -> None:
+        """Count the passing, and crash at the armed one."""
+        if point == self.point and self.remaining > 0:
+            self.remaining -= 1
+            if self.remaining == 0:
+                msg = f"planned crash at {point}"
+                raise PlannedCrash(msg)

@@ -1,0 +1,68 @@
+"""A tool whose calls end when the test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flink_agents.options import Execution
+from flink_agents.scheduler.call import Completion, RunningCall, conclude, conclude_exception
+from flink_agents.tools.base import Body, Tool, ToolSpec
+
+__all__ = ["ControlledTool", "HeldBody", "HeldCall"]
+
+
+class HeldCall:
+    """One call that runs until the test ends it with ``succeed`` or ``fail``."""
+
+    def __init__(self, arguments: dict[str, Any], call: RunningCall, end: Callable[[Completion], None]) -> None:
+        self.arguments = arguments
+        self.call = call
+        self._end = end
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the runtime asked this call to stop."""
+        return self.call.token.cancelled
+
+    def succeed(self, value: Any, duration_ms: int = 1) -> None:
+        """End the call with a value."""
+        self._end(conclude(self.call, value, duration_ms))
+
+    def fail(self, exception: BaseException, duration_ms: int = 1) -> None:
+        """End the call with an exception."""
+        self._end(conclude_exception(self.call, exception, duration_ms))
+
+
+class HeldBody:
+    """The body of a controlled call; ``StepWorkers`` recognises it and lets the test end it."""
+
+    def __init__(self, tool: ControlledTool, arguments: dict[str, Any]) -> None:
+        self.tool = tool
+        self.arguments = arguments
+
+    def __call__(self) -> Any:
+        """Refuse to run anywhere else."""
+        msg = f"tool {self.tool.spec.name!r} is controlled by a test and runs only in its harness"
+        raise RuntimeError(msg)
+
+
+class ControlledTool(Tool):
+    """Takes any arguments; each body begun is listed in ``running`` (and for ever in ``begun``)."""
+
+    def __init__(self, name: str, *, max_concurrent: int | None = None) -> None:
+        self.spec = ToolSpec(
+            name=name,
+            description=f"Controlled by a test: {name}",
+            parameters={"type": "object"},
+            execution=Execution.THREAD,
+            max_concurrent=max_concurrent,
+        )
+        self.running: list[HeldCall] = []
+        self.begun: list[HeldCall] = []
+        self.prepared = 0
+
+    def prepare(self, arguments: dict[str, Any]) -> Body:
+        """Return a body that waits for the test."""
+        self.prepared += 1
+        return HeldBody(self, arguments)
