@@ -103,7 +103,7 @@ def _validate(loaded: Loaded) -> None:
             paths = {yaml_path(data, problem["loc"])[0] for problem in problems}
             if data is loaded.data and any(path in document.texts for path in paths):
                 continue
-            report_invalid(document, data, problems, set(loaded.settled))
+            report_invalid(document, data, problems, loaded.settled)
         else:
             loaded.data = data
             if not document.errors:

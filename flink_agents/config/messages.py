@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from flink_agents.config.document import Document, YamlPath, child
@@ -29,7 +29,7 @@ EXPECTED = {
 
 
 def report_invalid(
-    document: Document, data: Any, problems: Iterable[Mapping[str, Any]], settled: set[YamlPath]
+    document: Document, data: Any, problems: Iterable[Mapping[str, Any]], settled: Collection[YamlPath]
 ) -> None:
     """Add pydantic's errors about ``data`` to ``document``, but for those at or below a settled path."""
     for problem in problems:

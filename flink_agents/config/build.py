@@ -1,0 +1,171 @@
+"""From a checked job YAML to what the operator takes: its options and its tools."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from flink_agents.config.document import Document, YamlPath
+from flink_agents.config.fields import FOLDER
+from flink_agents.config.loader import Loaded, read
+from flink_agents.config.places import check_places
+from flink_agents.config.problems import ConfigErrors
+from flink_agents.config.schema import FunctionToolConfig, JobConfig, SchemaToolsConfig, ToolConfig
+from flink_agents.errors import InvalidInput
+from flink_agents.options import Limits, OperatorOptions, ToolCallOptions, WorkerOptions
+from flink_agents.tools.base import Tool
+from flink_agents.tools.registry import (
+    FunctionDeclaration,
+    SchemaDeclaration,
+    ToolRegistry,
+    build_registry,
+    resolve,
+)
+from flink_agents.tools.schema_file import SchemaTool, load_entries
+
+__all__ = ["Declared", "PreparedJob", "operator_options", "prepare"]
+
+Declared = FunctionDeclaration | SchemaDeclaration
+
+HINT = re.compile(r"; did you mean '([^']*)'\?$")
+
+
+@dataclass(frozen=True)
+class PreparedJob:
+    """A job that can start: ``tools`` travel to the operator with ``options``; ``registry`` is theirs, made here."""
+
+    config: JobConfig
+    options: OperatorOptions
+    tools: tuple[Declared, ...]
+    registry: ToolRegistry
+
+
+def prepare(
+    path: str | os.PathLike[str], overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None
+) -> PreparedJob:
+    """Load the YAML at ``path`` and check everything that can be checked without Flink.
+
+    On top of :func:`flink_agents.config.loader.load`: tool modules are imported (their folder stays on ``sys.path``),
+    schemas are compiled, and the files and folders of the job are looked at. Call it on the main thread.
+
+    Raises:
+        ConfigErrors: with every error, in the order of the file.
+    """
+    loaded = read(path, overrides, environ)
+    declared: tuple[Declared, ...] = ()
+    tools: list[Tool] = []
+    if loaded.data is not None:
+        check_places(loaded)
+        declared, tools = _tools(loaded)
+    if loaded.document.errors or loaded.config is None:
+        raise ConfigErrors(loaded.document.errors)
+    return PreparedJob(loaded.config, operator_options(loaded.config), declared, ToolRegistry(tools))
+
+
+def operator_options(config: JobConfig) -> OperatorOptions:
+    """Return the operator's options as the YAML has them; ``statistics`` is the caller's to switch on."""
+    calls, workers, limits = config.tool_calls, config.workers, config.limits
+    return OperatorOptions(
+        key_by=config.key_by,
+        tool_calls=ToolCallOptions(mode=calls.mode, max_in_flight=calls.max_in_flight, on_mismatch=calls.on_mismatch),
+        workers=WorkerOptions(threads=workers.threads, async_limit=workers.async_limit, max_strays=workers.max_strays),
+        limits=Limits(
+            arguments=limits.arguments,
+            result=limits.result,
+            record=limits.record,
+            live_requests=limits.live_requests,
+            intake_wait_ms=limits.intake_wait,
+            idle_key_ms=limits.idle_key,
+            fatal_attempts=limits.fatal_attempts,
+        ),
+        module_path=(str(config.folder),),
+    )
+
+
+def _tools(loaded: Loaded) -> tuple[tuple[Declared, ...], list[Tool]]:
+    """Make the tools of every entry that is right in itself; report what is wrong with the others' functions."""
+    entries = loaded.data.get("tools")
+    adapter: TypeAdapter[FunctionToolConfig | SchemaToolsConfig] = TypeAdapter(ToolConfig)
+    document = loaded.document
+    declared: list[Declared] = []
+    tools: list[Tool] = []
+    named: dict[str, YamlPath] = {}
+    for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+        path: YamlPath = ("tools", index)
+        try:
+            config = adapter.validate_python(entry, context={FOLDER: document.file.parent})
+        except ValidationError:
+            continue
+        if isinstance(config, SchemaToolsConfig):
+            made = _schema_tools(document, path, config)
+            at = (*path, "schema")
+        else:
+            made = _function_tool(document, path, config)
+            at = (*path, "function" if config.name is None else "name")
+        if made is not None:
+            declared.append(made[0])
+            tools += made[1]
+            _check_names(document, at, made[1], named)
+    return tuple(declared), tools
+
+
+def _function_tool(
+    document: Document, path: YamlPath, config: FunctionToolConfig
+) -> tuple[Declared, list[Tool]] | None:
+    declaration = FunctionDeclaration(config.function, config.name, config.execution, config.max_concurrent)
+    try:
+        registry = build_registry([declaration], [document.file.parent])
+    except InvalidInput as error:
+        _report(document, (*path, "function"), str(error))
+        return None
+    return declaration, [registry.get(name) for name in registry.names()]
+
+
+def _schema_tools(document: Document, path: YamlPath, config: SchemaToolsConfig) -> tuple[Declared, list[Tool]] | None:
+    folders: list[Path] = [document.file.parent]
+    handler = entries = None
+    try:
+        handler = resolve(config.function, folders)
+        # A handler that does not fit would be reported once for every entry of the file.
+        SchemaTool({"name": config.function}, handler, execution=config.execution)
+    except InvalidInput as error:
+        _report(document, (*path, "function"), str(error))
+        handler = None
+    try:
+        entries = load_entries(config.schema_path)
+        # Even without its handler the file is compiled, so that its errors come with the others.
+        stand_in = handler or _any_call
+        execution = config.execution if handler else None
+        registry = build_registry([SchemaDeclaration(entries, stand_in, execution, config.max_concurrent)])
+    except InvalidInput as error:
+        for line in str(error).splitlines():
+            _report(document, (*path, "schema"), line)
+        return None
+    if not entries:
+        _report(document, (*path, "schema"), f"{config.schema_path} declares no tool")
+    if handler is None:
+        return None
+    declaration = SchemaDeclaration(entries, config.function, config.execution, config.max_concurrent)
+    return declaration, [registry.get(name) for name in registry.names()]
+
+
+def _any_call(_tool: str, _arguments: dict[str, object]) -> None:
+    """Stand in for a handler that could not be imported."""
+
+
+def _check_names(document: Document, path: YamlPath, tools: Iterable[Tool], named: dict[str, YamlPath]) -> None:
+    for name in (tool.spec.name for tool in tools):
+        first = named.setdefault(name, path)
+        if first is not path:
+            for here, there in ((first, path), (path, first)):
+                document.report(here, f"two tools are named '{name}'; the other is at {document.place(there).text}")
+
+
+def _report(document: Document, path: YamlPath, message: str) -> None:
+    found = HINT.search(message)
+    document.report(path, HINT.sub("", message), hint=found[1] if found else None)

@@ -1,0 +1,101 @@
+"""The files and folders that a job names: there, readable, writable, and not in each other's way."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from flink_agents.config.document import YamlPath, shown_path
+from flink_agents.config.fields import FOLDER
+from flink_agents.config.loader import Loaded
+from flink_agents.config.problems import nearest
+from flink_agents.config.schema import Flink, JobConfig, JsonlSink, JsonlSource, Sink
+
+__all__ = ["check_places"]
+
+
+def check_places(loaded: Loaded) -> None:
+    """Add an error for every file or folder that the job cannot use, also when other parts of the YAML are wrong.
+
+    Looks only; makes no folder and no file.
+    """
+    source = _section(loaded, "source", JsonlSource)
+    outputs = dict(_outputs(loaded))
+    for path, folder in outputs.items():
+        _check_output(loaded, path, folder)
+    if isinstance(source, JsonlSource):
+        _check_source(loaded, source)
+        for path, folder in outputs.items():
+            # The source reads its folder to the bottom, so the job would be fed what it writes.
+            if _holds(source.path, folder) and source.path.is_dir():
+                loaded.document.report(path, "is inside the source's folder, where every file is read as requests")
+    for (first, one), (second, other) in combinations(outputs.items(), 2):
+        if _holds(one, other) or _holds(other, one):
+            problem = f"shares a folder with `{shown_path(first)}`"
+            loaded.document.report(second, problem, "folders that do not hold one another")
+
+
+def _outputs(loaded: Loaded) -> Iterator[tuple[YamlPath, Path]]:
+    for name in ("sink", "rejects"):
+        sink = _section(loaded, name, Sink)
+        if isinstance(sink, JsonlSink):
+            yield (name, "path"), sink.path
+    flink = _section(loaded, "flink", Flink)
+    if isinstance(flink, Flink):
+        yield ("flink", "checkpoints", "directory"), flink.checkpoints.directory
+
+
+def _section(loaded: Loaded, name: str, annotation: Any) -> Any:
+    """Return the validated section, or None if it has errors of its own, which are reported elsewhere."""
+    data = loaded.data.get(name, JobConfig.model_fields[name].default)
+    try:
+        return TypeAdapter(annotation).validate_python(data, context={FOLDER: loaded.document.file.parent})
+    except ValidationError:
+        return None
+
+
+def _check_source(loaded: Loaded, source: JsonlSource) -> None:
+    path: YamlPath = ("source", "path")
+    report = loaded.document.report
+    try:
+        mode = source.path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        folder = source.path.parent
+        siblings = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+        report(path, f"there is no {source.path}", "a JSONL file or a folder", nearest(source.path.name, siblings))
+        return
+    except OSError as error:
+        report(path, f"{source.path} cannot be read ({error.strerror})")
+        return
+    is_folder = stat.S_ISDIR(mode)
+    if not is_folder and not stat.S_ISREG(mode):
+        report(path, f"{source.path} is neither a file nor a folder", "a JSONL file or a folder")
+    elif not os.access(source.path, os.R_OK | (os.X_OK if is_folder else 0)):
+        report(path, f"{source.path} may not be read by this user")
+    elif source.follow and not is_folder:
+        report(("source", "follow"), f"{source.path} is a file", "a folder to watch, or `follow: false`")
+
+
+def _check_output(loaded: Loaded, path: YamlPath, folder: Path) -> None:
+    there = folder
+    try:
+        while not there.exists() and there != there.parent:
+            there = there.parent
+    except OSError as error:
+        loaded.document.report(path, f"{folder} cannot be looked at ({error.strerror})")
+        return
+    if not there.is_dir():
+        loaded.document.report(path, f"{there} is a file", "a folder")
+    elif not os.access(there, os.W_OK | os.X_OK):
+        loaded.document.report(path, f"{there} may not be written by this user")
+
+
+def _holds(folder: Path, inner: Path) -> bool:
+    outer = os.path.realpath(folder)
+    return os.path.commonpath([outer, os.path.realpath(inner)]) == outer
