@@ -1,19 +1,20 @@
 """Canonical text: equal for equal values in any process, so identities and keys can be compared as text.
 
-As RFC 8785 has it: sorted keys, no white space, integral floats as integers (1.0 is 1). Beyond it: integers of any size,
-and rich values by their tags. ``True`` is not 1, and a value never equals one of another rich type.
+As RFC 8785 has it: sorted keys, no white space, integral floats as integers (1.0 is 1). Beyond it: integers of any
+size, and rich values by their tags. ``True`` is not 1, and a value never equals one of another rich type.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from typing import Any
 
 import orjson
 
 from flink_agents.codec.json_text import PASSTHROUGH, dumps_exact
-from flink_agents.codec.shape import WITH_FLOATS, plainness
+from flink_agents.codec.shape import PLAIN, plainness
 from flink_agents.codec.tags import MAX_NODES, Tagger
 from flink_agents.errors import RejectedRecord
 
@@ -40,26 +41,27 @@ def digest(value: Any) -> str:
 
 def _canonical(value: Any) -> bytes:
     shape = plainness(value, [MAX_NODES])
-    if not shape:
-        value, shape = Tagger(canonical=True).tag(value), WITH_FLOATS
-    if shape != WITH_FLOATS:
-        try:
-            return orjson.dumps(value, option=_SORTED)
-        except TypeError:
-            # An integer over 64 bits, or a lone surrogate, which the tagger names with its place.
-            value = Tagger(canonical=True).tag(value)
-    # The digits of a float must not change with orjson's version; the standard library's are repr's.
-    return dumps_exact(_integral(value), sort_keys=True).encode()
+    tree = value if shape else Tagger(canonical=True).tag(value)
+    try:
+        return orjson.dumps(tree if shape == PLAIN else _numbers(tree, orjson.Fragment), option=_SORTED)
+    except TypeError:
+        # An integer over 64 bits, too deep for orjson, or a lone surrogate, which the tagger names with its place.
+        tree = Tagger(canonical=True).tag(value)
+    return dumps_exact(_numbers(tree, float), sort_keys=True).encode()
 
 
-def _integral(tree: Any) -> Any:
+def _numbers(tree: Any, fraction: Callable[[str], Any]) -> Any:
+    """Make integral floats integers, and the others what ``fraction`` makes of their ``repr``.
+
+    Their digits must not change with the version of orjson, so it is not left to write them.
+    """
     kind = type(tree)
     if kind is float:
-        return int(tree) if tree.is_integer() else tree
+        return int(tree) if tree.is_integer() else fraction(repr(tree))
     if kind is dict:
-        return {name: _integral(item) for name, item in tree.items()}
+        return {name: _numbers(item, fraction) for name, item in tree.items()}
     if kind is list:
-        return [_integral(item) for item in tree]
+        return [_numbers(item, fraction) for item in tree]
     return tree
 
 

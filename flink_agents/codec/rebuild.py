@@ -18,7 +18,7 @@ import pydantic
 
 from flink_agents.codec.classes import imported
 from flink_agents.codec.json_text import cut
-from flink_agents.codec.tags import TAG
+from flink_agents.codec.tags import FILE_PATHS, TAG
 from flink_agents.errors import StateFormat, Unserializable
 
 __all__ = ["plain", "rebuild"]
@@ -147,19 +147,16 @@ def _namedtuple(node: Node) -> Any:
 def _dataclass(node: Node) -> Any:
     cls = _class_of(node, dataclasses.is_dataclass)
     fields = rebuild(node["fields"])
-    defaults: dict[str, Callable[[], Any]] = {}
-    known = set()
-    for field in dataclasses.fields(cls):
-        known.add(field.name)
-        if field.default is not dataclasses.MISSING:
-            defaults[field.name] = lambda default=field.default: default
-        elif field.default_factory is not dataclasses.MISSING:
-            defaults[field.name] = field.default_factory
-    _check_fields(node, fields, known, known - defaults.keys())
+    declared = {field.name: field for field in dataclasses.fields(cls)}
+    missing = dataclasses.MISSING
+    required = {n for n, field in declared.items() if field.default is missing and field.default_factory is missing}
+    _check_fields(node, fields, set(declared), required)
     value = object.__new__(cls)
-    for name in known:
+    for name, field in declared.items():
+        if name not in fields:
+            fields[name] = field.default if field.default_factory is missing else field.default_factory()
         # Neither the constructor nor a frozen class's guard may run: the value is as it was recorded.
-        object.__setattr__(value, name, fields[name] if name in fields else defaults[name]())
+        object.__setattr__(value, name, fields[name])
     return value
 
 
@@ -192,10 +189,7 @@ def _model(node: Node) -> Any:
 
 
 _FLOATS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
-_PATHS: dict[str, type[pathlib.PurePath]] = {
-    cls.__name__: cls
-    for cls in (pathlib.PosixPath, pathlib.WindowsPath, pathlib.PurePosixPath, pathlib.PureWindowsPath)
-}
+_PATHS: dict[str, type[pathlib.PurePath]] = {cls.__name__: cls for cls in FILE_PATHS}
 
 
 def _deque(node: Node) -> Any:

@@ -35,7 +35,7 @@ from flink_agents.codec.classes import import_path
 from flink_agents.codec.json_text import cut, dumps_exact
 from flink_agents.errors import TooLarge, Unserializable
 
-__all__ = ["MAX_DEPTH", "MAX_NODES", "TAG", "Tagger", "sort_text"]
+__all__ = ["FILE_PATHS", "MAX_DEPTH", "MAX_NODES", "TAG", "Tagger", "sort_text"]
 
 TAG = "$type"
 
@@ -44,6 +44,8 @@ MAX_DEPTH = 100
 
 MAX_NODES = 16 * 1024 * 1024
 """Most elements of a value when no limit in bytes is given; sharing can make a small object unfold without end."""
+
+FILE_PATHS = (pathlib.PosixPath, pathlib.WindowsPath, pathlib.PurePosixPath, pathlib.PureWindowsPath)
 
 Path = tuple[Any, ...]  # (parent path, step) or (): rendered only when something is wrong
 
@@ -66,7 +68,7 @@ def refuse(value: Any, path: Path, why: str = "") -> NoReturn:
     """Raise ``Unserializable`` with the value's type and place."""
     kind = type(value)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    message = f"cannot carry a {cut(name, 200)} at {render(path)}" + (f": {why}" if why else "")
+    message = f"cannot carry {cut(name, 200)} at {render(path)}" + (f": {why}" if why else "")
     raise Unserializable(message)
 
 
@@ -189,7 +191,7 @@ class Tagger:
         return {TAG: "path", "class": type(value).__name__, "value": self._text(str(value), path)}
 
     def _enum(self, value: enum.Enum, path: Path, depth: int) -> Any:
-        tree = {TAG: "enum", "class": self._class(value, path), "name": value.name}
+        tree: dict[str, Any] = {TAG: "enum", "class": self._class(value, path), "name": value.name}
         try:
             tree["value"] = self.tag(value.value, (path, ".value"), depth)
         except Unserializable:
@@ -275,7 +277,7 @@ class Tagger:
         if unset:
             refuse(value, path, f"its field {unset[0]!r} was never set")
         fields = {name: value.__dict__[name] for name in declared}
-        tree = {
+        tree: dict[str, Any] = {
             TAG: "model",
             "class": self._class(value, path),
             "fields": self._fields(fields, path, depth),
@@ -312,10 +314,7 @@ _SCALARS: dict[type, Callable[[Tagger, Any, Path], Any]] = {
     dt.timedelta: Tagger._timedelta,
     Decimal: Tagger._decimal,
     uuid.UUID: Tagger._uuid,
-    **{
-        cls: Tagger._file_path
-        for cls in (pathlib.PosixPath, pathlib.WindowsPath, pathlib.PurePosixPath, pathlib.PureWindowsPath)
-    },
+    **dict.fromkeys(FILE_PATHS, Tagger._file_path),
 }
 
 _CONTAINERS: dict[type, Callable[[Tagger, Any, Path, int], Any]] = {

@@ -42,25 +42,38 @@ def encode(value: Any, limit: int | None = None) -> str:
     if data is None or _MARK_BYTES in data:
         data = _written(Tagger(limit).tag(value))
     if limit is not None and len(data) > limit:
-        message = f"the value is {len(data)} bytes, over the limit of {limit} bytes"
-        raise TooLarge(message)
+        raise _over(len(data), limit)
     return data.decode()
 
 
 def encode_plain(value: Any, limit: int | None = None) -> str:
     """Return the JSON of a value that must be plain JSON already, checked by its exact types. Any thread.
 
+    Not a value text: a ``$type`` key in it is just a key. Read it with ``loads``.
+
     Raises:
         Unserializable: naming the type and place of what is no JSON.
         TooLarge: when the text is over ``limit`` bytes.
     """
-    text = encode(value, limit)
-    if has_tags(text):
-        problem = _first_tag(loads(text))
+    data: bytes | None = None
+    if plainness(value, [MAX_NODES if limit is None else limit + 1]):
+        try:
+            data = orjson.dumps(value, option=PASSTHROUGH)
+        except TypeError:
+            data = None
+    if data is None:
+        problem = _first_tag(Tagger(limit).tag(value))
         if problem is not None:
             message = f"it holds a {problem}, which is no JSON"
             raise Unserializable(message)
-    return text
+        data = _written(value)
+    if limit is not None and len(data) > limit:
+        raise _over(len(data), limit)
+    return data.decode()
+
+
+def _over(size: int, limit: int) -> TooLarge:
+    return TooLarge(f"the value is {size} bytes, over the limit of {limit} bytes")
 
 
 def _first_tag(tree: Any) -> str | None:
@@ -122,10 +135,10 @@ def to_json(text: str) -> orjson.Fragment:
     """Return a value text as the JSON that a model reads, ready to be embedded by orjson.
 
     Text without tags passes through unread. Tagged values become plain JSON: bytes their UTF-8 text, or
-    ``{"base64": ...}`` where they are no text; dates and times ISO 8601, also durations; decimals, UUIDs and paths
-    strings; NaN and infinities strings; tuples, sets and deques lists; dicts objects, or lists of ``[key, value]`` where
-    keys are no scalars or would collide as text; enums their value; dataclasses, named tuples and models objects
-    (without fields that the model excludes). Needs none of the recorded classes. Any thread.
+    ``{"base64": ...}`` where they are no text; dates, times and durations ISO 8601; decimals, UUIDs and paths strings;
+    NaN and infinities strings; tuples, sets and deques lists; dicts objects, or lists of ``[key, value]`` where keys
+    are no scalars or would collide as text; enums their value; dataclasses, named tuples and models objects (without
+    the fields that the model excludes). Needs none of the recorded classes. Any thread.
 
     Raises:
         Unserializable, StateFormat: as ``decode``, for damaged texts.
