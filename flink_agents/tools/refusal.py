@@ -64,10 +64,13 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 def refusal(tool: str, problems: Iterable[str], total: int | None = None) -> str:
     """Return the message of an ``InvalidArguments``: one line a problem, at most ``MAX_MESSAGE_BYTES``.
 
-    Only the first ``MAX_PROBLEMS`` are taken from ``problems``; ``total`` says how many there are, None if unknown.
+    Only the first ``MAX_PROBLEMS`` are shown; ``total`` says how many there are, None if ``problems`` has them all.
     """
-    lines = [f"- {bounded(problem, _MAX_PROBLEM_BYTES)}" for problem in islice(problems, MAX_PROBLEMS)]
+    left = iter(problems)
+    lines = [f"- {bounded(problem, _MAX_PROBLEM_BYTES)}" for problem in islice(left, MAX_PROBLEMS)]
     if total is not None and total > len(lines):
         lines.append(f"- and {total - len(lines)} more")
+    elif next(left, None) is not None:
+        lines.append("- and more")
     head = f"invalid arguments for tool {bounded(tool, _MAX_PATH_BYTES)!r}:"
     return bounded("\n".join([head, *lines]), MAX_MESSAGE_BYTES)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -74,16 +75,13 @@ class SchemaTool(Tool):
             InvalidArguments: names each field that does not fit, in at most 2 KiB; ``expected`` copies the schema.
         """
         try:
-            fits = self._is_valid(arguments)
+            if self._is_valid(arguments):
+                return partial(self._handler, self.spec.name, arguments)
+            problems = list(_problems(self._validator, arguments))
         except ValueError as error:
             # What JSON cannot express, such as a lone surrogate: the validator cannot even read it.
-            raise self._refused([f"arguments: {error}"]) from None
-        if not fits:
-            raise self._refused(_problems(self._validator, arguments))
-        return partial(self._handler, self.spec.name, arguments)
-
-    def _refused(self, problems: Iterable[str]) -> InvalidArguments:
-        return InvalidArguments(refusal(self.spec.name, problems), own_copy(self.spec.parameters))
+            problems = [f"arguments: {error}"]
+        raise InvalidArguments(refusal(self.spec.name, problems), own_copy(self.spec.parameters))
 
     @cached_property
     def _validator(self) -> jsonschema_rs.Validator:
@@ -187,7 +185,9 @@ def _read_entry(entry: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
 
 def _compile(name: str, schema: Mapping[str, Any]) -> jsonschema_rs.Validator:
     try:
-        # Masked, so that a message never repeats what came: it may be long, or nobody's business.
+        # Once unmasked, so that a message on the schema itself shows what is wrong in it.
+        jsonschema_rs.validator_for(dict(schema), retriever=_refuse_reference)
+        # Masked, so that a message never repeats what a model sent: it may be long, or nobody's business.
         return jsonschema_rs.validator_for(dict(schema), mask="the value", retriever=_refuse_reference)
     except jsonschema_rs.ValidationError as error:
         where = f" at {field_path(list(error.instance_path))}" if error.instance_path else ""
@@ -206,10 +206,7 @@ def _refuse_reference(uri: str) -> Any:
 def _problems(validator: jsonschema_rs.Validator, arguments: Any) -> Iterator[str]:
     # All errors are built before the first can be taken, 5 microseconds each; what is big is told its first error only.
     errors = validator.iter_errors(arguments) if _is_small(arguments) else _first_error(validator, arguments)
-    for count, error in enumerate(errors):
-        if count == MAX_PROBLEMS:
-            yield "and more"
-            return
+    for error in islice(errors, MAX_PROBLEMS + 1):
         steps = list(error.instance_path)
         came = arguments
         for step in steps:

@@ -215,9 +215,8 @@ def _extras_type(function: Callable[..., Any], tool: str, parameter: _Parameter)
 def _field(hint: Any, parameter: _Parameter, description: str | None) -> Any:
     """Return the annotation of one field: type, guard, description and default. Defaults are copied by pydantic."""
     default = parameter.default
-    if default is None:
+    if default is None or (isinstance(default, FieldInfo) and default.default is None):
         hint = _joined([hint, None])
-    hint = _guarded(hint)
     base, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     if description:
         metadata.insert(0, Field(description=description))
@@ -226,10 +225,10 @@ def _field(hint: Any, parameter: _Parameter, description: str | None) -> Any:
     elif default is not _Parameter.empty:
         metadata.append(Field(default=default))
     if not metadata:
-        return base
-    declared = [entry for entry in metadata if isinstance(entry, FieldInfo)]
-    annotated = _annotated(base, metadata)
-    return annotated if all(entry.is_required() for entry in declared) else NotRequired[annotated]
+        return _guarded(base)
+    annotated = _guarded(_annotated(base, metadata))
+    is_required = all(entry.is_required() for entry in metadata if isinstance(entry, FieldInfo))
+    return annotated if is_required else NotRequired[annotated]
 
 
 def _annotated(base: Any, metadata: Iterable[Any]) -> Any:
