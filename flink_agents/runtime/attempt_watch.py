@@ -1,4 +1,4 @@
-"""The one thread of a process that calls into Java from outside a task: posts wake-ups, rings alarms, sees attempts die.
+"""The one thread of a process that calls into Java from outside a task: posts wake-ups, sees attempts die.
 
 A Java interrupt does not reach Python and ``close()`` is not called when a task fails or is cancelled, so an attempt
 learns of its end only here. One thread that never ends does all this, because a Python thread that has called Java and
@@ -7,10 +7,11 @@ then ends can bring down the JVM at the next thread dump.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from flink_agents.clock import monotonic_ms
@@ -26,7 +27,7 @@ _NEVER = float("inf")
 
 
 class TaskPort(Protocol):
-    """What the watch asks of one task. Implementations hold the Java objects; only this thread and the task's call them."""
+    """What the watch asks of one task. Holds the Java objects; only this thread and the task's call it."""
 
     def post(self) -> None:
         """Put a wake-up into the task's mailbox. Raises anything when the mailbox is closed."""
@@ -44,9 +45,9 @@ class WakeSignal:
     Whoever drops the last reference to a Java object calls into Java, so what reaches workers must hold none.
     """
 
-    __slots__ = ("_queue", "alarm_ms", "pending", "port", "posted_ms")
+    __slots__ = ("_queue", "alarm_ms", "pending", "posted_ms")
 
-    def __init__(self, wake_queue: queue.SimpleQueue[WakeSignal]) -> None:
+    def __init__(self, wake_queue: queue.SimpleQueue[WakeSignal | None]) -> None:
         self._queue = wake_queue
         self.pending = False
         self.posted_ms = _NEVER
@@ -63,28 +64,25 @@ class WakeSignal:
         """Wake the task thread at a time of the monotonic clock, in milliseconds; replaces the time set before."""
         earlier = monotonic < self.alarm_ms
         self.alarm_ms = monotonic
-        if earlier and not self.pending and monotonic < monotonic_ms() + TICK_MS:
+        if earlier and monotonic < monotonic_ms() + TICK_MS:
             # The watch may sleep past it: an entry in the queue makes it look at the times again.
-            self._queue.put(self)
+            self._queue.put(None)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Watched:
     """One open attempt, as the watch knows it."""
 
-    __slots__ = ("attempt", "port", "signal", "unconsumed")
-
-    def __init__(self, attempt: Attempt, port: TaskPort, signal: WakeSignal, unconsumed: Callable[[], bool]) -> None:
-        self.attempt = attempt
-        self.port = port
-        self.signal = signal
-        self.unconsumed = unconsumed
+    attempt: Attempt
+    port: TaskPort
+    signal: WakeSignal
 
 
 class AttemptWatch:
     """Watches every open attempt of this process. One instance a process: see :func:`process_watch`."""
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[WakeSignal] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[WakeSignal | None] = queue.SimpleQueue()
         self._watched: dict[WakeSignal, _Watched] = {}
         self._tick_ms = 0.0
         threading.Thread(target=self._run, name="flink-agents-watch", daemon=True).start()
@@ -100,15 +98,13 @@ class AttemptWatch:
 
     def register(self, attempt: Attempt, port: TaskPort, signal: WakeSignal) -> None:
         """Watch an attempt from now until its death. Task thread, in ``open()``; nothing needs to be undone."""
-        completions = attempt.completions
-        self._watched[signal] = _Watched(attempt, port, signal, lambda: bool(completions))
+        self._watched[signal] = _Watched(attempt, port, signal)
 
     def _run(self) -> None:
         while True:
-            try:
+            signal = None
+            with contextlib.suppress(queue.Empty):
                 signal = self._queue.get(timeout=self._pause_s())
-            except queue.Empty:
-                signal = None
             try:
                 self._step(signal)
             except Exception:  # the thread serves every job of the process and must outlive any of them
@@ -138,7 +134,7 @@ class AttemptWatch:
     def _tick(self, watched: _Watched, now: float) -> None:
         if watched.port.is_dead():
             self._bury(watched, "its task was cancelled, failed or ended")
-        elif watched.unconsumed() and now - watched.signal.posted_ms > _REPOST_MS:
+        elif watched.attempt.completions and now - watched.signal.posted_ms > _REPOST_MS:
             _log.debug("attempt %s: wake-up not answered for a second, posting again", watched.attempt.id)
             watched.signal.pending = True
             self._post(watched)
@@ -164,7 +160,7 @@ _lock = threading.Lock()
 
 def process_watch() -> AttemptWatch:
     """Return the watch of this process, started at the first call. It outlives every job and every attempt."""
-    global _process_watch  # noqa: PLW0603  one per interpreter is the point
+    global _process_watch
     with _lock:
         if _process_watch is None:
             _process_watch = AttemptWatch()

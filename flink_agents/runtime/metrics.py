@@ -33,9 +33,9 @@ class FlinkCounters:
         self._flushed_ms = 0.0
 
     @property
-    def dirty(self) -> bool:
-        """Whether something was counted that Flink does not know yet."""
-        return bool(self._sums) or bool(self._samples)
+    def due_ms(self) -> float | None:
+        """When to flush what was counted since the last time, on the monotonic clock; None while nothing was."""
+        return self._flushed_ms + FLUSH_EVERY_MS if self._sums or self._samples else None
 
     def inc(self, name: str, n: int = 1) -> None:
         """Add ``n`` to a counter; a negative ``n`` takes away, for what is in flight or queued."""

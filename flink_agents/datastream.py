@@ -1,0 +1,149 @@
+"""The operator as a library call: from a stream of requests to streams of responses and rejects."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import ValidationError
+from pyflink.common import Types
+from pyflink.datastream import DataStream
+
+from flink_agents.config.fields import KeyPath
+from flink_agents.config.problems import nearest
+from flink_agents.config.schema import Limits as LimitsSection
+from flink_agents.config.schema import Section, ToolCalls, Workers
+from flink_agents.errors import InvalidInput, RejectedRecord
+from flink_agents.faults import Fault, no_fault
+from flink_agents.options import Limits, OperatorOptions, ToolCallOptions, WorkerOptions
+from flink_agents.records import request_key
+from flink_agents.runtime.operator import REJECTS, STATISTICS, ToolCallOperator
+from flink_agents.runtime.subtask import REJECT_KEY_PREFIX
+from flink_agents.tools.registry import Declaration, build_registry
+
+__all__ = ["OPERATOR_UID", "ToolCallStreams", "attach", "tool_calls"]
+
+OPERATOR_UID = "flink-agents"
+"""Names the operator in savepoints; part of savepoint format 1."""
+
+_REJECT_KEYS = 128
+_IN_MILLISECONDS = {"intake_wait": "intake_wait_ms", "idle_key": "idle_key_ms"}
+
+
+@dataclass(frozen=True)
+class ToolCallStreams:
+    """What leaves the operator, as JSON lines: one response for each request, and what was no request.
+
+    ``statistics`` has one small record for each of both, where the options ask for it.
+    """
+
+    responses: DataStream
+    rejects: DataStream
+    statistics: DataStream | None = None
+
+
+class _Options(Section):
+    key_by: KeyPath
+    tool_calls: ToolCalls = ToolCalls()
+    workers: Workers = Workers()
+    limits: LimitsSection = LimitsSection()
+    journal: Literal["none"] = "none"
+
+
+def tool_calls(stream: DataStream, *, key_by: str, tools: Sequence[Declaration], **options: Any) -> ToolCallStreams:
+    """Answer every request of a stream by running the tool calls in it.
+
+    Call it on the client, while the job is built; the tools run on the TaskManagers. Each request gets exactly one
+    response; after a restore, calls whose outcome a checkpoint holds are not run again. The job must run in PyFlink's
+    thread mode (``python.execution-mode: thread``).
+
+    Args:
+        stream: requests, as JSON strings or as dicts.
+        key_by: field of a request whose value is its key (dotted path allowed). One key's requests run in order.
+        tools: functions, ``"module:function"`` texts, ready tools, or declarations of the registry.
+        options: ``tool_calls``, ``workers`` and ``limits``, each a dict with the names and units of the job YAML, such
+            as ``limits={"intake_wait": "50ms"}``.
+
+    Raises:
+        InvalidInput: for an option or a tool that is wrong; names every wrong option and the nearest right name.
+    """
+    try:
+        checked = _Options.model_validate({"key_by": key_by, **options})
+    except ValidationError as error:
+        raise InvalidInput(_problems(error)) from None
+    declared = tuple(tools)
+    if not declared:
+        raise InvalidInput("tools is empty: an operator without tools can answer nothing")
+    # What can be said about a function in hand is said now, not when the job fails; a reference may only resolve there.
+    build_registry([entry for entry in declared if not isinstance(entry, str)])
+    limits = {_IN_MILLISECONDS.get(name, name): value for name, value in checked.limits.model_dump().items()}
+    operator_options = OperatorOptions(
+        key_by=checked.key_by,
+        tool_calls=ToolCallOptions(**checked.tool_calls.model_dump()),
+        workers=WorkerOptions(**checked.workers.model_dump()),
+        limits=Limits(**limits),
+    )
+    return attach(stream, operator_options, declared)
+
+
+def attach(
+    stream: DataStream, options: OperatorOptions, tools: Iterable[Declaration], fault: Fault = no_fault
+) -> ToolCallStreams:
+    """Put the operator behind a stream; what ``tool_calls`` and the job YAML are built on. Checks nothing.
+
+    ``fault`` must be picklable and is called at the named fault points, on the TaskManager.
+    """
+    keyed = stream.key_by(_key_selector(options.key_by), key_type=Types.STRING())
+    operator = ToolCallOperator(options, tuple(tools), fault)
+    responses = keyed.process(operator, output_type=Types.STRING()).name("tool calls").uid(OPERATOR_UID)
+    return ToolCallStreams(
+        responses=responses,
+        rejects=responses.get_side_output(REJECTS),
+        statistics=responses.get_side_output(STATISTICS) if options.statistics else None,
+    )
+
+
+def _key_selector(key_by: str) -> Callable[[Any], str]:
+    def select(record: Any) -> str:
+        try:
+            return request_key(record, key_by)
+        except RejectedRecord:
+            # The operator rejects it. The key only has to spread such records and to be the same after a restore.
+            text = record if isinstance(record, str) else repr(record)
+            return f"{REJECT_KEY_PREFIX}{zlib.crc32(text.encode('utf-8', 'replace')) % _REJECT_KEYS}"
+
+    return select
+
+
+def _problems(error: ValidationError) -> str:
+    lines = []
+    for problem in error.errors(include_url=False, include_input=False):
+        *parents, name = [str(part) for part in problem["loc"]]
+        path = ".".join([*parents, name])
+        context = problem.get("ctx", {})
+        if problem["type"] == "extra_forbidden":
+            names = _section(parents).model_fields
+            meant = nearest(name, names)
+            lines.append(
+                f"{path}: no such option; did you mean '{meant}'?"
+                if meant
+                else f"{path}: no such option; there are {', '.join(names)}"
+            )
+        else:
+            lines.append(f"{path}: {problem['msg']}" + "".join(_expectation(context)))
+    return "\n".join(lines)
+
+
+def _expectation(context: dict[str, Any]) -> Iterable[str]:
+    if context.get("problem") is not None:
+        if context.get("expected"):
+            yield f"; expected {context['expected']}"
+        if context.get("hint"):
+            yield f"; did you mean '{context['hint']}'?"
+
+
+def _section(parents: Sequence[str]) -> type[Section]:
+    sections: dict[str, type[Section]] = {"tool_calls": ToolCalls, "workers": Workers, "limits": LimitsSection}
+    return sections[parents[0]] if parents else _Options

@@ -1,0 +1,226 @@
+"""The keyed operator: hands records and wake-ups to the subtask and carries out what each turn returns."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyflink.common import Types
+from pyflink.datastream import OutputTag
+from pyflink.datastream.functions import KeyedProcessFunction
+
+from flink_agents.clock import monotonic_ms, now_ms
+from flink_agents.durable.store import WriteBehind
+from flink_agents.errors import Interrupted, ProcessModeRefused
+from flink_agents.faults import Fault, no_fault
+from flink_agents.options import OperatorOptions
+from flink_agents.runtime.flink_state import RESTORED_BY, FlinkStore
+from flink_agents.runtime.metrics import FlinkCounters
+from flink_agents.runtime.process import process_workers, tune_interpreter
+from flink_agents.runtime.subtask import Subtask
+from flink_agents.runtime.turn import Turn
+from flink_agents.runtime.wakeup import KeyContext, Wakeups, open_wakeups
+from flink_agents.scheduler.attempt import Attempt
+from flink_agents.tools.registry import build_registry
+
+__all__ = ["END_OF_INPUT", "REJECTS", "STATISTICS", "ToolCallOperator"]
+
+_log = logging.getLogger(__name__)
+
+END_OF_INPUT = 2**63 - 2**40
+"""Event time of the timer that the end of a bounded input fires; leaves 2^40 steps below Flink's largest time."""
+
+REJECTS = OutputTag("flink-agents-rejects", Types.STRING())
+STATISTICS = OutputTag("flink-agents-statistics", Types.STRING())
+
+_SERVE_S = 0.005
+_NO_THREAD_MODE = (
+    "tool calls need PyFlink's thread mode, and this operator runs in process mode, where Flink loses timers on "
+    "recovery: set python.execution-mode: thread"
+)
+
+
+class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink has no types
+    """Runs the tool calls of each record and emits one response for each; keyed by the canonical key text.
+
+    Pickled on the client, opened on the TaskManager: ``tools`` is what ``build_registry`` accepts and is resolved at
+    open. Every method runs on the task thread and none blocks it: a wait for room is bounded by
+    ``limits.intake_wait_ms``, and the drain at the end of input runs the task's mails while it waits. After a restore
+    each restored key is woken; nothing depends on ``close()``, which Flink does not call when a task fails.
+    """
+
+    def __init__(self, options: OperatorOptions, tools: Sequence[Any], fault: Fault = no_fault) -> None:
+        self._options = options
+        self._tools = tuple(tools)
+        self._fault = fault
+
+    def open(self, runtime_context: Any) -> None:
+        """Build this attempt, list the restored keys and arrange that each is woken.
+
+        Raises:
+            ProcessModeRefused: outside thread mode.
+            InvalidInput: a tool cannot be imported or declared here.
+        """
+        if not hasattr(runtime_context, "_runtime_context"):
+            raise ProcessModeRefused(_NO_THREAD_MODE)
+        self._fault("before:open")
+        options = self._options
+        tune_interpreter()
+        sys.path.extend(entry for entry in options.module_path if entry not in sys.path)
+        self._attempt = Attempt()
+        self._counters = FlinkCounters(runtime_context.get_metrics_group())
+        self._subtask = Subtask(
+            options=options,
+            registry=build_registry(self._tools, options.module_path),
+            workers=process_workers(options.workers, self._fault),
+            clock=now_ms,
+            attempt=self._attempt,
+            counters=self._counters,
+            fault=self._fault,
+        )
+        self._workers = process_workers(options.workers, self._fault)
+        self._store = FlinkStore(runtime_context, options.limits.idle_key_ms)
+        self._keys = KeyContext(runtime_context)
+        self._due: dict[str, None] = {}
+        self._touched = False
+        self._wakeups: Wakeups = open_wakeups(runtime_context, self._keys, self._attempt)
+        self._open_restored()
+        _log.info("attempt %s opened: wake-up by %s", self._attempt.id, self._wakeups.mode)
+        self._fault("after:open")
+
+    def process_element(self, record: Any, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        """Take a record in, begin what can begin, and wait a bounded time for room where too much is unanswered."""
+        if self._attempt.interrupted:
+            raise Interrupted(f"attempt {self._attempt.id} is over")
+        key: str = ctx.get_current_key()
+        if not self._touched:
+            self._touch(key)
+        view = WriteBehind(self._store)
+        turn = self._subtask.intake(key, record, view)
+        if turn.busy:
+            self._keys.remember(key)
+        yield from self._carry_out(turn, view)
+        if self._due:
+            yield from self._serve()
+        self._after_turn()
+        if self._subtask.unanswered > self._options.limits.live_requests:
+            yield from self._wait_for_room(key)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
+        """Serve what is due; at the end of input, until nothing is left. Called by mails, polls and Flink's timers.
+
+        A timer may fire after the end of the attempt; it then does nothing.
+        """
+        if self._attempt.interrupted and timestamp < END_OF_INPUT:
+            return
+        try:
+            if timestamp >= END_OF_INPUT:
+                self._fault("before:drain")
+                yield from self._drain(timestamp)
+                self._fault("after:drain")
+            else:
+                self._fault("before:timer")
+                yield from self._serve()
+                self._after_turn()
+                self._fault("after:timer")
+        except GeneratorExit:
+            raise
+        except BaseException as failure:  # it may be on its way through Java, which would hide it
+            _log.error("the task fails", exc_info=failure)
+            self._wakeups.fail(failure)
+            raise
+
+    def _open_restored(self) -> None:
+        restored = self._keys.restored(RESTORED_BY)
+        if not restored:
+            return
+        self._due.update(dict.fromkeys(restored))
+        self._keys.select(restored[0])
+        # The timer that an earlier attempt set may have gone to another subtask.
+        self._register_end_of_input()
+        self._wakeups.again()
+        self._after_turn()
+        _log.info("attempt %s has %d restored keys to wake", self._attempt.id, len(restored))
+
+    def _touch(self, key: str) -> None:
+        self._keys.check(key)
+        self._register_end_of_input()
+
+    def _register_end_of_input(self) -> None:
+        self._touched = True
+        self._keys.timers.register_event_time_timer(END_OF_INPUT)
+
+    def _serve(self) -> Iterator[Any]:
+        """Give each due key its turn, for a few milliseconds; the rest comes after records and barriers that wait."""
+        due = self._due
+        due.update(dict.fromkeys(self._subtask.due_keys()))
+        until = time.perf_counter() + _SERVE_S
+        while due:
+            key = next(iter(due))
+            del due[key]
+            self._keys.select(key)
+            view = WriteBehind(self._store)
+            turn = self._subtask.wake(key, view)
+            if turn.busy:
+                self._keys.remember(key)
+            else:
+                self._keys.forget(key)
+            yield from self._carry_out(turn, view)
+            if due and time.perf_counter() > until:
+                self._wakeups.again()
+                return
+
+    def _carry_out(self, turn: Turn, view: WriteBehind) -> Iterator[Any]:
+        # Persist, act, emit: a body never runs and a record never leaves for a state that could not be written.
+        view.flush()
+        if turn.start:
+            self._workers.start(turn.start)
+        yield from turn.responses
+        for reject in turn.rejects:
+            yield REJECTS, reject
+        for line in turn.statistics:
+            yield STATISTICS, line
+        if turn.wake:
+            self._due.update(dict.fromkeys(turn.wake))
+
+    def _after_turn(self) -> None:
+        counters = self._counters
+        counters.flush_if_due()
+        self._wakeups.after_turn(
+            has_work=self._has_work,
+            alarm_ms=self._subtask.next_alarm_ms(),
+            flush_ms=counters.due_ms,
+        )
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._due) or self._subtask.has_work
+
+    def _wait_for_room(self, key: str) -> Iterator[Any]:
+        limits = self._options.limits
+        until = monotonic_ms() + limits.intake_wait_ms
+        while self._subtask.unanswered > limits.live_requests:
+            left = until - monotonic_ms()
+            if left <= 0:
+                break
+            self._wakeups.wait(left)
+            yield from self._serve()
+        self._keys.select(key)
+        self._after_turn()
+
+    def _drain(self, timestamp: int) -> Iterator[Any]:
+        while True:
+            yield from self._serve()
+            self._after_turn()
+            if not self._has_work:
+                self._counters.flush()
+                return
+            if self._attempt.interrupted:
+                raise Interrupted(f"attempt {self._attempt.id} is over")
+            self._wakeups.wait(None)
+            if self._wakeups.rearm_drain(timestamp):
+                yield from self._serve()
+                return

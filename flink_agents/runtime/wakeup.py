@@ -1,0 +1,357 @@
+"""How the task thread learns that something is due: by mail through reflection, or by polling where that fails.
+
+PyFlink offers neither. What is used here of Flink's private parts is in this module only, is tried when an operator
+opens, and has a fallback. :class:`KeyContext` is what both ways share: the current key of keyed state.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from flink_agents.clock import monotonic_ms, now_ms
+from flink_agents.durable.store import StateName
+from flink_agents.errors import FrameworkFault, Interrupted
+from flink_agents.runtime.attempt_watch import WakeSignal, process_watch
+from flink_agents.scheduler.attempt import Attempt
+
+__all__ = ["MODE_VARIABLE", "KeyContext", "MailWakeups", "PollWakeups", "Wakeups", "open_wakeups"]
+
+_log = logging.getLogger(__name__)
+
+MODE_VARIABLE = "FLINK_AGENTS_WAKEUP"
+"""Environment of the TaskManager: ``poll`` turns the mailbox off, for clusters where it misbehaves."""
+
+_WAKE_TIMESTAMP = 1
+_POLL_MIN_MS = 1
+_POLL_MAX_MS = 100
+_POLL_WAIT_S = 0.02
+
+
+class KeyContext:
+    """The current key of the operator's keyed state, by key text. Task thread only.
+
+    Keeps the Java key of each key with live work, because making one costs ten times as much as selecting it.
+    """
+
+    def __init__(self, runtime_context: Any) -> None:
+        from pemja import findClass
+
+        backend = runtime_context.get_keyed_state_backend()
+        self._backend = backend._keyed_state_backend
+        self.timers = backend._function_context.timer_service()
+        self._row = findClass("org.apache.flink.types.Row")
+        self._namespace = findClass("org.apache.flink.runtime.state.VoidNamespace").INSTANCE
+        self._keys: dict[str, Any] = {}
+
+    def remember(self, key: str) -> None:
+        """Keep the current key, which is ``key``, until ``forget``."""
+        if key not in self._keys:
+            self._keys[key] = self._backend.getCurrentKey()
+
+    def forget(self, key: str) -> None:
+        """Drop what ``remember`` kept."""
+        self._keys.pop(key, None)
+
+    def select(self, key: str) -> None:
+        """Make ``key`` the current key."""
+        java_key = self._keys.get(key)
+        self._backend.setCurrentKey(self.java_key(key) if java_key is None else java_key)
+
+    def java_key(self, key: str) -> Any:
+        """Return the key as Flink's keyed streams of Python hold it: a row of one field."""
+        row = self._row(1)
+        row.setField(0, key)
+        return row
+
+    def check(self, key: str) -> None:
+        """Raise where the current key is not what ``java_key`` makes of ``key``: state would be read under another key.
+
+        Raises:
+            FrameworkFault: this PyFlink lays keys out differently.
+        """
+        current = self._backend.getCurrentKey()
+        if not current.equals(self.java_key(key)):
+            msg = f"the key {key!r} has an unknown layout in this PyFlink: {current.toString()}"
+            raise FrameworkFault(msg)
+
+    def restored(self, names: Sequence[StateName]) -> list[str]:
+        """Return every key of this subtask that has an entry in one of the states, and keep them all."""
+        for name in names:
+            stream = self._backend.getKeys(name.value, self._namespace)
+            try:
+                keys = stream.iterator()
+                while keys.hasNext():
+                    java_key = keys.next()
+                    self._keys.setdefault(java_key.getField(0), java_key)
+            finally:
+                stream.close()
+        return list(self._keys)
+
+
+class Wakeups(Protocol):
+    """How an operator is called back. Task thread only, except ``notify``."""
+
+    mode: str
+    notify: Callable[[], None]
+    """Wakes the task thread; any thread, holds no Java object."""
+
+    def again(self) -> None:
+        """Be called back soon: a turn left work for later."""
+
+    def after_turn(self, *, has_work: bool, alarm_ms: int | None, flush_ms: float | None) -> None:
+        """Arrange the next call: at ``alarm_ms`` (wall time), ``flush_ms`` (monotonic) or by ``notify``."""
+
+    def wait(self, timeout_ms: float | None) -> None:
+        """Block until something may be due, or the time is over. Raises what fails in the meantime."""
+
+    def rearm_drain(self, timestamp: int) -> bool:
+        """At the end of input: whether the drain goes on in another call, because waiting in this one finds nothing."""
+
+    def fail(self, failure: BaseException) -> None:
+        """Remember what failed a call back, so that Flink shows it and not the crossing between the languages."""
+
+
+class _MailTarget:
+    """What the Java runnable calls. Java never lets go of it, so it lets go of everything else at the end."""
+
+    def __init__(self) -> None:
+        self.run: Callable[[], None] | None = None
+        self.calls = 0
+
+    def get_value(self) -> int:
+        self.calls += 1
+        if self.run is not None:
+            self.run()
+        return 0
+
+
+class MailWakeups:
+    """Wake-up through the task's mailbox: a mail runs between two records or barriers, like a timer.
+
+    Also the port through which the attempt watch posts and looks at the task. Everything of Java is fetched here, in
+    ``open()`` on the task thread; a failure of any step makes the constructor raise and the operator poll instead.
+    """
+
+    mode = "mailbox"
+
+    def __init__(self, runtime_context: Any, keys: KeyContext, attempt: Attempt) -> None:
+        from pemja import findClass
+
+        java_context = runtime_context.get_keyed_state_backend()._function_context._j_context
+        outer = java_context.getClass().getDeclaredField("this$0")
+        outer.setAccessible(True)
+        operator = outer.get(java_context)
+        self._attempt = attempt
+        self._task: Any = operator.getContainingTask()
+        mailbox = self._task.getMailboxExecutorFactory().createExecutor(0)
+        self._execute: Any = mailbox.execute
+        self._yield: Any = getattr(mailbox, "yield")
+        self._fire: Any = operator.onProcessingTime
+        timer_class = findClass("org.apache.flink.streaming.api.operators.TimerHeapInternalTimer")
+        self._timer: Any = timer_class(_WAKE_TIMESTAMP, keys.java_key("!"), keys._namespace)
+        self._target = _MailTarget()
+        self._runnable: Any = _runnable(self._target, findClass)
+        self._was_running = False
+        self._failure: BaseException | None = None
+        self._failed_at: Any = None
+        self._self_test()
+        watch = process_watch()
+        self._signal: WakeSignal = watch.signal()
+        self.notify: Callable[[], None] = self._signal
+        self._target.run = self._on_mail
+        watch.register(attempt, self, self._signal)
+
+    def _self_test(self) -> None:
+        self._runnable.run()
+        if self._target.calls != 1:
+            msg = "the Java runnable does not reach Python"
+            raise FrameworkFault(msg)
+        if self.is_dead():
+            msg = "the containing task says that it is over while it opens"
+            raise FrameworkFault(msg)
+
+    def again(self) -> None:
+        """Put a mail behind those that wait."""
+        self._signal.pending = True
+        self._signal.posted_ms = monotonic_ms()
+        self.post()
+
+    def after_turn(self, *, has_work: bool, alarm_ms: int | None, flush_ms: float | None) -> None:
+        """Set the watch's alarm; without one it posts when ``notify`` is called."""
+        ring = float("inf") if flush_ms is None else flush_ms
+        if alarm_ms is not None:
+            ring = min(ring, monotonic_ms() + max(0, alarm_ms - now_ms()))
+        if ring != self._signal.alarm_ms:
+            self._signal.ring_at(ring)
+
+    def wait(self, timeout_ms: float | None) -> None:
+        """Run one mail, waiting for it; the watch posts one when the time is over.
+
+        Raises:
+            BaseException: what failed in that mail; ``Interrupted`` when the attempt is over.
+        """
+        if timeout_ms is not None:
+            self._signal.ring_at(min(self._signal.alarm_ms, monotonic_ms() + timeout_ms))
+        run_one = self._yield
+        if run_one is None:
+            raise Interrupted(f"attempt {self._attempt.id} is over")
+        try:
+            run_one()
+        except Exception as crossing:
+            self._raise_cause(crossing)
+
+    def rearm_drain(self, timestamp: int) -> bool:
+        """Mails run inside the drain, so one call lasts until everything is answered."""
+        return False
+
+    def fail(self, failure: BaseException) -> None:
+        """Keep the failure with its traceback, which is lost on the way through Java."""
+        if self._failure is None:
+            self._failure, self._failed_at = failure, failure.__traceback__
+
+    def post(self) -> None:
+        """Put a mail into the mailbox. Attempt watch or task thread; raises when the mailbox is closed."""
+        execute, runnable = self._execute, self._runnable
+        if execute is None:
+            raise Interrupted(f"attempt {self._attempt.id} is over")
+        execute(runnable, "flink-agents wake-up")
+
+    def is_dead(self) -> bool:
+        """Whether the task was cancelled, failed or ended. A task that still opens is alive."""
+        task = self._task
+        if task is None or task.isCanceled() or task.isFailing():
+            return True
+        running = bool(task.isRunning())
+        self._was_running = self._was_running or running
+        return self._was_running and not running
+
+    def release(self) -> None:
+        """Let go of Java and, for the sake of what Java keeps, of the operator."""
+        self._target.run = None
+        self._task = self._execute = self._yield = self._fire = self._timer = self._runnable = None
+        self._failure = self._failed_at = None
+
+    def _on_mail(self) -> None:
+        fire, timer = self._fire, self._timer
+        self._signal.pending = False
+        if fire is None:
+            return
+        try:
+            # The normal way into on_timer, so state, outputs and side outputs are as in any timer.
+            fire(timer)
+        except Exception as crossing:
+            self._raise_cause(crossing)
+
+    def _raise_cause(self, crossing: Exception) -> None:
+        failure = self._failure
+        if failure is not None:
+            raise failure.with_traceback(self._failed_at) from failure.__cause__
+        cause = _java_cause(crossing)
+        if cause is None:
+            raise crossing
+        task = self._task
+        if task is not None and not self.is_dead():
+            # What failed is Java (a sink, say): Flink must show that throwable, not that Python met it.
+            task.getEnvironment().failExternally(cause)
+        raise FrameworkFault(f"the task failed outside Python: {cause.toString()}") from None
+
+
+class PollWakeups:
+    """The fallback: one chain of processing-time timers per subtask, with back-off; nothing of Flink's private parts.
+
+    The attempt watch needs the containing task, so in this mode a dead attempt is fenced but not interrupted.
+    """
+
+    mode = "polling"
+
+    def __init__(self, keys: KeyContext) -> None:
+        self._keys = keys
+        self._event = threading.Event()
+        self.notify: Callable[[], None] = self._event.set
+        self._delay_ms = _POLL_MIN_MS
+        self._armed_ms = 0
+
+    def again(self) -> None:
+        """Poll at once."""
+        self._event.set()
+
+    def after_turn(self, *, has_work: bool, alarm_ms: int | None, flush_ms: float | None) -> None:
+        """Set the next timer of the chain, under whatever key is current; work that arrived shortens the delay."""
+        if not has_work:
+            return
+        now = now_ms()
+        self._delay_ms = _POLL_MIN_MS if self._event.is_set() else min(self._delay_ms * 2, _POLL_MAX_MS)
+        self._event.clear()
+        at = now + self._delay_ms
+        if alarm_ms is not None:
+            at = min(at, max(alarm_ms, now + 1))
+        if not now < self._armed_ms <= at:
+            self._armed_ms = at
+            self._keys.timers.register_processing_time_timer(at)
+
+    def wait(self, timeout_ms: float | None) -> None:
+        """Wait for ``notify``, at most 20 ms: a cancel does not reach a thread that waits in Python."""
+        timeout_s = _POLL_WAIT_S if timeout_ms is None else min(_POLL_WAIT_S, timeout_ms / 1000)
+        self._event.wait(timeout_s)
+        self._event.clear()
+
+    def rearm_drain(self, timestamp: int) -> bool:
+        """Have the drain called again one step later, so that the task's other keys and a cancel get their turn."""
+        self._keys.timers.register_event_time_timer(timestamp + 1)
+        return True
+
+    def fail(self, failure: BaseException) -> None:
+        """Nothing to keep: Flink calls the operator directly and shows what it raises."""
+
+
+def open_wakeups(runtime_context: Any, keys: KeyContext, attempt: Attempt) -> Wakeups:
+    """Return the best way that works here, and log which. Task thread, in ``open()``."""
+    wakeups: Wakeups
+    if os.environ.get(MODE_VARIABLE, "").lower() == "poll":
+        wakeups = PollWakeups(keys)
+        _log.info("wake-up by polling, as %s asks", MODE_VARIABLE)
+    else:
+        try:
+            wakeups = MailWakeups(runtime_context, keys, attempt)
+            _log.info("wake-up through the task's mailbox")
+        except Exception as failure:  # reflection fails in many ways, and none of them may fail the job
+            _log.warning("wake-up by polling: the task's mailbox cannot be reached: %s", describe(failure))
+            wakeups = PollWakeups(keys)
+    attempt.notify = wakeups.notify
+    return wakeups
+
+
+def describe(failure: BaseException) -> str:
+    """Return the text of an exception, of the Java one inside where it crossed the languages."""
+    cause = _java_cause(failure)
+    return repr(failure) if cause is None else str(cause.toString())
+
+
+def _java_cause(crossing: BaseException) -> Any:
+    """Return the Java throwable that a call into Java ended with, without the wrappers of reflection; None if none."""
+    throwable: Any = crossing.args[0] if crossing.args else None
+    if not hasattr(throwable, "getCause"):
+        return None
+    while throwable.getClass().getName().endswith(("InvocationTargetException", "WrappingRuntimeException")):
+        inner = throwable.getCause()
+        if inner is None:
+            break
+        throwable = inner
+    return throwable
+
+
+def _runnable(target: _MailTarget, find_class: Callable[[str], Any]) -> Any:
+    """Return a Java ``ThrowingRunnable`` that calls ``target.get_value()``, out of classes that Flink ships."""
+    gauge = find_class("org.apache.flink.python.metric.embedded.MetricGauge")(target)
+    gauge_class = gauge.getClass()
+    interface = find_class("java.lang.Class").forName(
+        "org.apache.flink.util.function.ThrowingRunnable", True, gauge_class.getClassLoader()
+    )
+    # getMethod("getValue") without parameter types fails in the bridge, and there are two: one is synthetic.
+    method = next(method for method in gauge_class.getMethods() if method.getName() == "getValue")
+    handle = find_class("java.lang.invoke.MethodHandles").publicLookup().unreflect(method).bindTo(gauge)
+    return find_class("java.lang.invoke.MethodHandleProxies").asInterfaceInstance(interface, handle)
