@@ -8,6 +8,7 @@ import functools
 import inspect
 import re
 import types
+import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
@@ -35,6 +36,8 @@ _CONTAINERS = (
     collections.abc.Mapping,
     collections.abc.Iterable,
 )
+# Python 3.11 has its own, and typing_extensions another.
+_UNPACK = (Unpack, getattr(typing, "Unpack", Unpack))
 _GUARD_IN_LOCATION = re.compile(r"function-\w+\[\w+\(\), (.*)\]")
 
 
@@ -206,7 +209,7 @@ def _extras_type(function: Callable[..., Any], tool: str, parameter: _Parameter)
     if parameter.annotation is _Parameter.empty:
         return Any
     hint = _resolve(function, tool, parameter)
-    if get_origin(hint) is Unpack:
+    if get_origin(hint) in _UNPACK:
         msg = f"tool {tool!r}: **{parameter.name}: Unpack[...] is not supported; write the fields as parameters"
         raise InvalidInput(msg)
     return Any if hint is object else hint

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import BaseModel, Field
+from typing_extensions import TypedDict, Unpack
 
 from flink_agents.errors import InvalidArguments, InvalidInput
 from flink_agents.options import Execution
@@ -483,6 +484,13 @@ def _foreign(b: int, a: Shop) -> None: ...
 def _aliased(a: Annotated[str, Field(alias="x")], **rest: Any) -> None: ...
 
 
+class Fields(TypedDict):
+    a: int
+
+
+def _unpacked(**rest: Unpack[Fields]) -> None: ...
+
+
 def _extras(a: int, **rest: Any) -> None: ...
 
 
@@ -495,6 +503,7 @@ def _extras(a: int, **rest: Any) -> None: ...
         (_no_schema, "type of parameter 'a' has no JSON Schema"),
         (_foreign, "type of parameter 'a' has no JSON Schema"),
         (_aliased, "'a' has an alias"),
+        (_unpacked, "write the fields as parameters"),
         (functools.partial(_extras, a=1), "override what the partial fixed"),
         (lambda: None, "no name of its own"),
         (Shop, "must be a function"),
