@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flink_agents import codec
+from flink_agents.errors import InvalidArguments
 from flink_agents.options import Limits
 from flink_agents.records import parse_arguments
 from flink_agents.scheduler.call import Prepared
@@ -35,8 +36,11 @@ class ActionContext:
         def prepare() -> Prepared:
             tool = self._registry.get(name)
             spec = tool.spec
-            body = tool.prepare(parse_arguments(arguments, self._limits.arguments))
-            return Prepared(body, spec.execution, spec.name, spec.max_concurrent)
+            try:
+                given = parse_arguments(arguments, self._limits.arguments)
+            except InvalidArguments as error:
+                raise InvalidArguments(str(error), dict(spec.parameters)) from None
+            return Prepared(tool.prepare(given), spec.execution, spec.name, spec.max_concurrent)
 
         return DurableFuture(CallSpec(TOOL_KIND, name, position, codec.digest(arguments), prepare))
 

@@ -16,7 +16,7 @@ from flink_agents.options import OperatorOptions
 from flink_agents.runtime.turn import KeyActivity, Turn, TurnParts, reject
 from flink_agents.scheduler.admission import Admission
 from flink_agents.scheduler.attempt import Attempt
-from flink_agents.scheduler.call import Completion
+from flink_agents.scheduler.call import Completion, Ending
 from flink_agents.scheduler.run import Counters, Services
 from flink_agents.scheduler.workers import Workers
 from flink_agents.tools.registry import ToolRegistry
@@ -99,6 +99,9 @@ class Subtask:
             self.unanswered -= 1
             self._counters.inc("rejects")
             reject(error, record, self.options, turn)
+        except BaseException:
+            activity.close()
+            raise
         else:
             self._busy[key] = activity
         self._end_turn(key, activity, turn)
@@ -113,6 +116,10 @@ class Subtask:
         if activity is not None:
             activity.go_on(completions, granted, store, turn)
         else:
+            # Bodies whose request is answered end unheard, except those that must fail the task.
+            for completion in completions:
+                if completion.exception is not None and completion.ending is Ending.FATAL:
+                    raise completion.exception
             activity = KeyActivity(key, Head.load(store), self._parts)
             if activity.is_idle:
                 return turn

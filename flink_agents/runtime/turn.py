@@ -103,7 +103,9 @@ class KeyActivity:
         self._next_request(store, restored=True)
         self._finish(store, turn)
 
-    def go_on(self, completions: Sequence[Completion], granted: Sequence[RunningCall], store: WriteBehind, turn: Turn) -> None:
+    def go_on(
+        self, completions: Sequence[Completion], granted: Sequence[RunningCall], store: WriteBehind, turn: Turn
+    ) -> None:
         """Record bodies that ended, begin calls that a worker is free for, and let the action go on."""
         run = self._run
         if run is not None:

@@ -65,7 +65,7 @@ def _nothing() -> None:
 class Attempt:
     """One life of a subtask. Workers hold the attempt, never the operator.
 
-    ``completions`` is the only way from a worker to the task thread: appended on any thread, drained by the task thread.
+    ``completions`` is the only way from a worker to the task thread: appended on any thread, drained by that one.
     ``notify`` is set by the runtime and tells the task thread that something lies there; it must be callable on any
     thread and must not raise.
     """

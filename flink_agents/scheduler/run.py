@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any, Protocol
 
 from flink_agents.clock import Clock, monotonic_ms
@@ -104,7 +105,7 @@ class ActionRun:
         self._reserved = 0
         self._handles.clear()
         self.status = RunStatus.RUNNING
-        self._resume(lambda: coroutine.send(None))
+        self._resume(self._send)
         self._advance()
 
     def deliver(self, completions: Sequence[Completion]) -> None:
@@ -121,12 +122,13 @@ class ActionRun:
         for completion in completions:
             call = completion.call
             self._services.admission.ended(call)
+            if completion.ending is Ending.FATAL:
+                fatal = completion.exception
+                continue
             if self._running.get(call.slot_index) is not call:
                 continue  # its slot was dropped by a mismatch: nobody asks for this outcome any more
             del self._running[call.slot_index]
-            if completion.ending is Ending.FATAL:
-                fatal = completion.exception
-            elif self._is_interrupted(completion):
+            if self._is_interrupted(completion):
                 interrupted = True
             elif completion.outcome is not None:
                 self._record(call.slot_index, completion.outcome, completion.duration_ms)
@@ -150,15 +152,22 @@ class ActionRun:
         self._unwind(Interrupted())
 
     def _advance(self) -> None:
-        while self.status is RunStatus.RUNNING and self._wait is not None:
-            self._fill(self._wait)
-            if self.status is not RunStatus.RUNNING or not self._wait.is_over:
+        while (wait := self._wait) is not None:
+            self._fill(wait)
+            # Filling may have found an interruption, which takes the wait away.
+            if self._wait is None or not wait.is_over:
                 return
-            coroutine = self._coroutine
-            if coroutine is None:
-                msg = f"the action of key {self.key} waits without a coroutine"
-                raise FrameworkFault(msg)
-            self._resume(lambda coroutine=coroutine: coroutine.send(None))  # type: ignore[misc]
+            self._resume(self._send)
+
+    def _send(self) -> Any:
+        return self._driven.send(None)
+
+    @property
+    def _driven(self) -> Coroutine[Wait, None, Any]:
+        if self._coroutine is None:
+            msg = f"the action of key {self.key} is driven without a coroutine"
+            raise FrameworkFault(msg)
+        return self._coroutine
 
     def _resume(self, step: Callable[[], Any]) -> None:
         """Run the coroutine to its next wait or its end."""
@@ -176,7 +185,7 @@ class ActionRun:
                 break
             except FlinkAgentsError as error:
                 # The action made the mistake, so the action gets the error, at the line that awaits.
-                step = _thrower(self._coroutine, error)
+                step = partial(self._driven.throw, error)
         fault("after:resumed")
 
     def _enter(self, awaited: Any) -> None:
@@ -207,11 +216,13 @@ class ActionRun:
         fault("after:reserve")
         if slot.outcome is not None:
             self._services.counters.inc("replayed")
-            handle.settle(CallOutcome(slot.outcome, attempts=slot.attempts, duration_ms=slot.duration_ms, replayed=True))
+            handle.settle(
+                CallOutcome(slot.outcome, attempts=slot.attempts, duration_ms=slot.duration_ms, replayed=True)
+            )
 
     def _fill(self, wait: Wait) -> None:
         """Begin the next calls of the window, in order, while it has room."""
-        while wait.has_room and self.status is RunStatus.RUNNING:
+        while wait.has_room and self._wait is wait:
             handle = wait.handles[wait.cursor]
             wait.cursor += 1
             if handle.outcome is None:
@@ -320,9 +331,3 @@ class ActionRun:
                 _log.warning("the action of key %s answered its end with %r", self.key, answer)
         finally:
             coroutine.close()
-
-
-def _thrower(coroutine: Coroutine[Wait, None, Any] | None, error: BaseException) -> Callable[[], Any]:
-    if coroutine is None:
-        raise error
-    return lambda: coroutine.throw(error)

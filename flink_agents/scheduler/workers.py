@@ -173,7 +173,9 @@ class Workers:
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._run_loop, args=(self._loop,), name="flink-agents-loop", daemon=True).start()
+                threading.Thread(
+                    target=self._run_loop, args=(self._loop,), name="flink-agents-loop", daemon=True
+                ).start()
             return self._loop
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Test your tools and jobs without Flink: a harness with a settable clock, checkpoints, crashes and controllable tools."""
+"""Test your tools without Flink: a harness with a settable clock, checkpoints, crashes and controllable tools."""
 
 from flink_agents.testing.faults import CrashAt, PlannedCrash
 from flink_agents.testing.harness import Harness

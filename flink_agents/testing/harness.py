@@ -82,7 +82,7 @@ class Harness:
         self._always_replay = always_replay
         self._fault = fault
         self._out: dict[str, list[str]] = {"responses": [], "rejects": [], "statistics": []}
-        self._committed = {name: 0 for name in self._out}
+        self._committed = dict.fromkeys(self._out, 0)
         self._snapshot = self.backend.snapshot()
         self._since_checkpoint: list[Record] = []
         self.attempt, self.subtask = self._open()
@@ -140,6 +140,7 @@ class Harness:
         self.crashes += 1
         self.attempt.interrupt()
         self.subtask.close()
+        self.workers.drop()
         self.backend.restore(self._snapshot)
         for name, length in self._committed.items():
             del self._out[name][length:]
@@ -205,7 +206,7 @@ class Harness:
         self._turn(key, lambda store: self.subtask.intake(key, record, store))
 
     def _wake_restored(self) -> None:
-        for key in self.backend.keys():
+        for key in self.backend.all_keys():
             if self.backend.entries(key, StateName.REQUESTS):
                 self._wake(key)
 

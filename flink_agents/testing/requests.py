@@ -10,7 +10,7 @@ __all__ = ["tool_request"]
 def tool_request(key: Any, *calls: tuple[str, Any], **fields: Any) -> dict[str, Any]:
     """Return a request of ``key`` for ``calls``, each a tool's name and its arguments (an object or a JSON string).
 
-    ``fields`` are further fields of the record, such as ``id`` or ``metadata``. Calls get the ids ``call_1``, ``call_2`` ...
+    ``fields`` are further fields of the record, such as ``id`` or ``metadata``. Calls get the ids ``call_1`` and so on.
     """
     return {
         "key": key,

@@ -42,7 +42,7 @@ class InMemoryBackend:
         """Return a copy of one map of one key."""
         return dict(self._state.get(key, {}).get(name, {}))
 
-    def keys(self) -> list[str]:
+    def all_keys(self) -> list[str]:
         """Return the keys that have any state."""
         return list(self._state)
 

@@ -53,6 +53,13 @@ class StepWorkers(Workers):
         self._hand_over(completion, self.permits(call.prepared.execution))
         return True
 
+    def drop(self) -> None:
+        """Forget bodies that have not run yet, as a killed process does."""
+        for call in self._ready:
+            call.attempt.leave(call.token)
+            self.permits(call.prepared.execution).release()
+        self._ready.clear()
+
     def close(self) -> None:
         """Close the event loop that async tools ran on."""
         if self._runner is not None:

@@ -1,0 +1,114 @@
+"""Windows, bounds per tool and permits of the process."""
+
+from __future__ import annotations
+
+import pytest
+
+from flink_agents.options import ToolCallOptions, WorkerOptions
+from flink_agents.scheduler.attempt import Attempt
+from flink_agents.scheduler.workers import Permits
+from flink_agents.testing import ControlledTool, Harness, tool_request
+
+
+@pytest.mark.rule(36)
+def test_the_window_slides_instead_of_running_in_waves() -> None:
+    held = ControlledTool("held")
+    with Harness([held], tool_calls=ToolCallOptions(max_in_flight=3)) as harness:
+        harness.send(tool_request("k", *[("held", {"n": n}) for n in range(6)]))
+        harness.run()
+        assert [call.arguments["n"] for call in held.running] == [0, 1, 2]
+        held.running[1].succeed("ok")
+        harness.run()
+        assert [call.arguments["n"] for call in held.running] == [0, 2, 3]
+        while held.running:
+            assert len(held.running) <= 3
+            held.running[-1].succeed("ok")
+            harness.run()
+        assert len(harness.results()) == 6
+
+
+@pytest.mark.rule(36)
+def test_a_window_of_one_is_one_after_another() -> None:
+    held = ControlledTool("held")
+    with Harness([held], tool_calls=ToolCallOptions(max_in_flight=1)) as harness:
+        harness.send(tool_request("k", *[("held", {"n": n}) for n in range(4)]))
+        for n in range(4):
+            harness.run()
+            (call,) = held.running
+            assert call.arguments["n"] == n
+            call.succeed(n)
+        harness.run()
+        assert len(harness.responses) == 1
+
+
+@pytest.mark.rule(41)
+def test_five_hundred_actions_wait_while_two_bodies_run() -> None:
+    held = ControlledTool("held")
+    with Harness([held], workers=WorkerOptions(threads=2)) as harness:
+        for key in range(500):
+            harness.send(tool_request(key, ("held", {}), ("held", {})))
+        harness.run()
+        most = 0
+        while held.running:
+            most = max(most, len(held.running))
+            assert harness.workers.threads.used == len(held.running)
+            held.running[0].succeed("ok")
+            harness.run()
+        assert most == 2
+        assert len(harness.responses) == 500
+        assert harness.workers.threads.used == 0
+
+
+def test_max_concurrent_bounds_one_tool_and_leaves_the_others_alone() -> None:
+    narrow, wide = ControlledTool("narrow", max_concurrent=2), ControlledTool("wide")
+    with Harness([narrow, wide]) as harness:
+        for key in range(5):
+            harness.send(tool_request(key, ("narrow", {}), ("wide", {})))
+        harness.run()
+        assert (len(narrow.running), len(wide.running)) == (2, 5)
+        narrow.running[0].succeed("ok")
+        harness.run()
+        assert (len(narrow.running), len(narrow.begun)) == (2, 3)
+
+
+def test_a_crash_returns_what_was_granted_and_never_began() -> None:
+    held = ControlledTool("held")
+    with Harness([held], workers=WorkerOptions(threads=3)) as harness:
+        harness.send(tool_request("k", *[("held", {"n": n}) for n in range(6)]))
+        harness.run()
+        harness.checkpoint()
+        running = list(held.running)
+        harness.crash()
+        # The bodies of the old life still occupy their workers: nothing new begins until they return.
+        assert harness.workers.threads.used == 3
+        for call in running:
+            call.succeed("stray")
+        harness.run()
+        assert harness.workers.threads.used == 3
+        assert [call.arguments["n"] for call in held.running] == [0, 1, 2]
+
+
+def test_permits_wake_an_attempt_that_waits_for_one() -> None:
+    permits = Permits(1)
+    first, second, woken = Attempt(), Attempt(), []
+    second.notify = lambda: woken.append("second")
+    assert permits.try_acquire(first)
+    assert not permits.try_acquire(second)
+    permits.begin(first)
+    permits.release()
+    assert woken == ["second"]
+    assert permits.try_acquire(second)
+
+
+def test_permits_of_a_dead_attempt_come_back_unless_its_body_runs() -> None:
+    permits = Permits(2)
+    attempt = Attempt()
+    attempt.on_interrupt(lambda: permits.reclaim(attempt))
+    assert permits.try_acquire(attempt)
+    assert permits.try_acquire(attempt)
+    permits.begin(attempt)
+    attempt.interrupt()
+    assert permits.used == 1
+    assert not permits.try_acquire(attempt)
+    permits.release()
+    assert permits.used == 0

@@ -1,0 +1,176 @@
+"""Real threads and the real event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from flink_agents.durable.outcome import Failed, Succeeded
+from flink_agents.options import Execution, WorkerOptions
+from flink_agents.scheduler.attempt import Attempt, CancellationToken
+from flink_agents.scheduler.call import Completion, Ending, Prepared, RunningCall
+from flink_agents.scheduler.workers import Workers
+
+WAIT_S = 20
+
+
+class Bench:
+    """An attempt whose completions can be waited for."""
+
+    def __init__(self, options: WorkerOptions | None = None) -> None:
+        self.workers = Workers(options or WorkerOptions())
+        self.attempt = Attempt()
+        self.arrived = threading.Semaphore(0)
+        self.attempt.notify = self.arrived.release
+        self.workers.serve(self.attempt)
+
+    def begin(self, body: Callable[[], Any], execution: Execution = Execution.THREAD) -> RunningCall:
+        """Begin a body."""
+        call = RunningCall("k", 0, self.attempt, Prepared(body, execution, "tool"), CancellationToken(), 1 << 20)
+        assert self.workers.permits(execution).try_acquire(self.attempt)
+        self.workers.start([call])
+        return call
+
+    def completion(self) -> Completion:
+        """Wait for the next completion."""
+        assert self.arrived.acquire(timeout=WAIT_S)
+        return self.attempt.completions.popleft()
+
+
+def text(completion: Completion) -> str:
+    """Return the encoded value of a completion."""
+    assert isinstance(completion.outcome, Succeeded)
+    return completion.outcome.text
+
+
+@pytest.mark.rule(46)
+def test_case_20_async_bodies_share_one_loop_so_a_cached_client_works_twice() -> None:
+    cached: dict[str, Any] = {}
+
+    async def use_client() -> bool:
+        queue = cached.setdefault("queue", asyncio.Queue())
+        loop = cached.setdefault("loop", asyncio.get_running_loop())
+        getter = asyncio.ensure_future(queue.get())
+        await asyncio.sleep(0)
+        queue.put_nowait("item")
+        return await getter == "item" and loop is asyncio.get_running_loop()
+
+    bench = Bench()
+    for _ in range(2):
+        bench.begin(use_client, Execution.ASYNC)
+        assert text(bench.completion()) == "true"
+
+
+def test_the_loop_survives_what_its_bodies_raise() -> None:
+    async def leave() -> None:
+        raise SystemExit(1)
+
+    async def fine() -> str:
+        return "fine"
+
+    bench = Bench()
+    bench.begin(leave, Execution.ASYNC)
+    left = bench.completion().outcome
+    assert isinstance(left, Failed)
+    assert left.failure.type_name == "SystemExit"
+    bench.begin(fine, Execution.ASYNC)
+    assert text(bench.completion()) == '"fine"'
+
+
+def test_threads_are_reused_and_bodies_run_side_by_side() -> None:
+    bench = Bench(WorkerOptions(threads=3))
+    barrier = threading.Barrier(3, timeout=WAIT_S)
+    names: list[str] = []
+
+    def meet() -> None:
+        barrier.wait()
+        names.append(threading.current_thread().name)
+
+    for _ in range(2):
+        for _ in range(3):
+            bench.begin(meet)
+        for _ in range(3):
+            bench.completion()
+    assert len(set(names)) == 3
+
+
+def test_an_interruption_reaches_threads_through_the_token_and_coroutines_by_cancelling() -> None:
+    bench = Bench()
+    begun = threading.Event()
+
+    async def forever() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    call = bench.begin(forever, Execution.ASYNC)
+    assert begun.wait(WAIT_S)
+    bench.attempt.interrupt()
+    completion = bench.completion()
+    assert completion.call is call
+    assert completion.ending is Ending.INTERRUPTED
+
+    token = CancellationToken()
+    bench.attempt.enter(token)
+    assert token.cancelled
+
+
+@pytest.mark.rule(32)
+def test_a_body_that_finishes_although_interrupted_keeps_its_outcome() -> None:
+    bench = Bench()
+    begun = threading.Event()
+
+    async def stubborn() -> str:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "finished anyway"
+        return "never"
+
+    bench.begin(stubborn, Execution.ASYNC)
+    assert begun.wait(WAIT_S)
+    bench.attempt.interrupt()
+    completion = bench.completion()
+    assert completion.ending is Ending.ENDED
+    assert text(completion) == '"finished anyway"'
+
+
+@pytest.mark.parametrize("execution", [Execution.THREAD, Execution.ASYNC])
+def test_a_permit_is_free_again_when_the_completion_arrives(execution: Execution) -> None:
+    bench = Bench(WorkerOptions(threads=1, async_limit=1))
+
+    async def quick() -> None:
+        return None
+
+    for _ in range(50):
+        bench.begin(quick if execution is Execution.ASYNC else lambda: None, execution)
+        bench.completion()
+        assert bench.workers.permits(execution).used == 0
+
+
+def test_a_coroutine_returned_by_a_thread_body_is_a_failure_that_names_it() -> None:
+    async def inner() -> None:
+        """Never runs."""
+
+    bench = Bench()
+    bench.begin(lambda: inner())
+    outcome = bench.completion().outcome
+    assert isinstance(outcome, Failed)
+    assert outcome.failure.kind == "unserializable"
+    assert "coroutine" in outcome.failure.message
+
+
+def test_token_callbacks_run_once_and_can_be_withdrawn() -> None:
+    token, calls = CancellationToken(), []
+    withdraw = token.on_cancel(lambda: calls.append("withdrawn"))
+    token.on_cancel(lambda: calls.append("kept"))
+    withdraw()
+    token.cancel()
+    token.cancel()
+    assert calls == ["kept"]
+    token.on_cancel(lambda: calls.append("late"))
+    assert calls == ["kept", "late"]
