@@ -1,11 +1,13 @@
 """Durable tool calls for agents, as a keyed Apache Flink operator; the names that users write against.
 
-Importing the package loads no Flink.
+Importing the package loads no Flink; calling ``tool_calls`` does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
 from flink_agents.errors import (
     CallError,
@@ -16,17 +18,23 @@ from flink_agents.errors import (
 )
 from flink_agents.options import Execution, Limits, Mode, OnMismatch, ToolCallOptions, WorkerOptions
 from flink_agents.tools import FunctionTool, SchemaTool, Tool, ToolSpec, tool
+from flink_agents.tools.registry import Declaration, FunctionDeclaration, SchemaDeclaration
+
+if TYPE_CHECKING:
+    from flink_agents.datastream import ToolCallStreams
 
 __all__ = [
     "CallError",
     "Execution",
     "FlinkAgentsError",
+    "FunctionDeclaration",
     "FunctionTool",
     "InvalidArguments",
     "InvalidInput",
     "Limits",
     "Mode",
     "OnMismatch",
+    "SchemaDeclaration",
     "SchemaTool",
     "Tool",
     "ToolCallOptions",
@@ -35,6 +43,7 @@ __all__ = [
     "WorkerOptions",
     "__version__",
     "tool",
+    "tool_calls",
 ]
 
 try:
@@ -42,3 +51,27 @@ try:
 except PackageNotFoundError:
     # A source tree put on the path without being installed has no metadata, and need not stop working for it.
     __version__ = "0+uninstalled"
+
+
+def tool_calls(stream: Any, *, key_by: str, tools: Sequence[Declaration], **options: Any) -> ToolCallStreams:
+    """Answer every request of a ``DataStream`` by running the tool calls in it.
+
+    Call it on the client, while the job is built; the tools run on the TaskManagers, in PyFlink's thread mode. Each
+    request gets exactly one response. After a restore, calls whose outcome a checkpoint holds are not run again.
+
+    Args:
+        stream: a ``DataStream`` of requests, as JSON strings or as dicts.
+        key_by: field of a request whose value is its key (dotted path allowed). One key's requests run in order.
+        tools: functions, ``"module:function"`` texts, ready tools, or declarations.
+        options: ``tool_calls``, ``workers`` and ``limits``, each a dict with the names and units of the job YAML.
+
+    Returns:
+        The streams ``responses`` and ``rejects``, of JSON strings.
+
+    Raises:
+        InvalidInput: for an option or a tool that is wrong; names every wrong option and the nearest right name.
+    """
+    # Tool modules import this package on every TaskManager and in tests; only who builds a job needs PyFlink for it.
+    from flink_agents import datastream
+
+    return datastream.tool_calls(stream, key_by=key_by, tools=tools, **options)

@@ -71,7 +71,8 @@ def test_every_module_says_in_one_sentence_where_it_stands() -> None:
     for module, path in FILES.items():
         docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
         assert docstring, f"{module} has no docstring"
-        assert docstring.split("\n\n")[0].rstrip().endswith((".", "::")), f"{module}: {docstring.splitlines()[0]!r}"
+        sentence = docstring.split("\n\n")[0].rstrip()
+        assert sentence.endswith((".", "?", "::")), f"{module}: {sentence!r}"
 
 
 def test_the_root_loads_no_flink() -> None:

