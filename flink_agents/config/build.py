@@ -28,7 +28,7 @@ from flink_agents.tools.registry import (
 )
 from flink_agents.tools.schema_file import SchemaTool, load_entries
 
-__all__ = ["Declared", "PreparedJob", "operator_options", "prepare"]
+__all__ = ["Declared", "PreparedJob", "operator_options", "prepare", "prepare_tools"]
 
 Declared = FunctionDeclaration | SchemaDeclaration
 
@@ -57,11 +57,24 @@ def prepare(
         ConfigErrors: with every error, in the order of the file.
     """
     loaded = read(path, overrides, environ)
-    declared: tuple[Declared, ...] = ()
-    tools: list[Tool] = []
     if loaded.data is not None:
         check_places(loaded)
-        declared, tools = _tools(loaded)
+    return _prepared(loaded)
+
+
+def prepare_tools(
+    path: str | os.PathLike[str], overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None
+) -> ToolRegistry:
+    """Return the tools of the job at ``path``; like :func:`prepare`, but does not ask for its files and folders.
+
+    Raises:
+        ConfigErrors: with every error, in the order of the file.
+    """
+    return _prepared(read(path, overrides, environ)).registry
+
+
+def _prepared(loaded: Loaded) -> PreparedJob:
+    declared, tools = _tools(loaded) if loaded.data is not None else ((), [])
     if loaded.document.errors or loaded.config is None:
         raise ConfigErrors(loaded.document.errors)
     return PreparedJob(loaded.config, operator_options(loaded.config), declared, ToolRegistry(tools))

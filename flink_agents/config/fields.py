@@ -29,6 +29,7 @@ __all__ = [
     "fail",
     "given",
     "has_type",
+    "not_truth",
 ]
 
 PROBLEM = "flink_agents_problem"
@@ -64,9 +65,17 @@ def given(default: Any, description: str, **options: Any) -> Any:
 
 
 def has_type(value: Any) -> str | None:
-    """Return the union tag of a mapping that names its kind under ``type``."""
-    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return f"<{kind}>" if isinstance(kind, str) else None
+    """Return the union tag of a mapping that names its kind under ``type``; an unknown one if it names none."""
+    if isinstance(value, dict):
+        return f"<{value.get('type')}>"
+    return f"<{value.type}>" if hasattr(value, "type") else None
+
+
+def not_truth(value: Any) -> Any:
+    """Refuse true where 1 is meant, and 1.0, both of which Python takes for equal to it."""
+    if type(value) in {bool, float}:
+        raise fail("", "1")
+    return value
 
 
 def at_least(minimum: str | int) -> AfterValidator:
@@ -136,13 +145,23 @@ JobName = Annotated[str, _name, _name_schema]
 _key, _key_schema = _pattern(r"[^.\s]+(\.[^.\s]+)*", "a field name or a dotted path such as customer.id")
 KeyPath = Annotated[str, _key, _key_schema]
 
-_function, _function_schema = _pattern(
-    r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*",
-    "module:function, such as support_tools:lookup_order",
-)
-FunctionReference = Annotated[str, _function, _function_schema]
+NAMES = r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*"
 
-_tool, _tool_schema = _pattern(r"\S(.{0,254}\S)?", "a tool name of 1 to 256 characters")
+
+def _function(value: Any) -> str:
+    expected = "module:function, such as support_tools:lookup_order"
+    text = _text(value, expected)
+    if re.fullmatch(f"{NAMES}:{NAMES}", text) is None:
+        dotted = re.fullmatch(NAMES, text) and "." in text
+        raise fail("", expected, ":".join(text.rsplit(".", 1)) if dotted else None)
+    return text
+
+
+FunctionReference = Annotated[
+    str, PlainValidator(_function), WithJsonSchema({"type": "string", "pattern": f"^{NAMES}:{NAMES}$"})
+]
+
+_tool, _tool_schema = _pattern(r"[^\s<]\S{0,255}", "a tool name of 1 to 256 characters, without spaces")
 ToolName = Annotated[str, _tool, _tool_schema]
 
 
@@ -162,8 +181,12 @@ def _local_path(value: Any, info: ValidationInfo) -> Path:
             raise fail("is no local file: URI", "file:///folder/name")
         text = unquote(parts.path)
     folder = (info.context or {}).get(FOLDER) or Path.cwd()
+    try:
+        path = Path(text).expanduser()
+    except RuntimeError as error:
+        raise fail(f"got {text[:40]!r}, but the home folder of that user is not known", expected) from error
     # normpath and not resolve: a link stays the path that the user wrote.
-    return Path(os.path.normpath(Path(folder) / Path(text).expanduser()))
+    return Path(os.path.normpath(Path(folder) / path))
 
 
 LocalPath = Annotated[Path, PlainValidator(_local_path), WithJsonSchema({"type": "string", "minLength": 1})]

@@ -23,7 +23,7 @@ class _Walk:
     def __init__(self, document: Document, root: type[BaseModel], settled: set[YamlPath]) -> None:
         self.document = document
         self.settled = settled
-        self.everywhere = dict(_fields(root, ""))
+        self.lower_down = _lower_down(root)
 
     def known(self, value: Any, annotation: Any, metadata: tuple[Any, ...], path: YamlPath) -> Any:
         annotation, metadata = _unwrap(annotation, metadata, value)
@@ -50,12 +50,19 @@ class _Walk:
     def unknown(self, path: YamlPath, names: list[str]) -> None:
         key = str(path[-1])
         shown = key if len(key) <= 60 else f"{key[:57]}..."
-        hint = nearest(key, names) or self.everywhere.get(key)
+        hint = nearest(key, names) or (self.lower_down.get(key) if len(path) == 1 else None)
         self.document.report(path, f"unknown key `{shown}`", one_of(names), hint, key=True)
 
 
+def _lower_down(root: type[BaseModel]) -> dict[str, str]:
+    """Return name and path of the keys of the sections, for one that was written at the top; ambiguous ones not."""
+    paths: dict[str, list[str]] = {}
+    for name, path in _fields(root, ""):
+        paths.setdefault(name, []).append(path)
+    return {name: found[0] for name, found in paths.items() if len(found) == 1}
+
+
 def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str]]:
-    """Yield name and path of the keys of the sections under ``model``, for a key that stands in the wrong place."""
     for name, field in model.model_fields.items():
         annotation = field.annotation
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):

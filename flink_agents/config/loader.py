@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from flink_agents.config.yaml_text import compose, fill
 
 __all__ = ["Loaded", "load", "read"]
 
-MAX_FILE = 4 << 20
+MAX_FILE = 1 << 20
 
 
 @dataclass
@@ -70,12 +70,13 @@ def read(
         return loaded
     document.data = fill(document, node) if node is not None else None
     if not isinstance(document.data, dict):
-        empty = document.data is None and not document.errors
-        expected = "a mapping with `name`, `source`, `key_by`, `tools` and `sink`"
-        document.report((), "is empty" if empty else "is not a job", expected)
+        if not document.errors:
+            expected = "a mapping with `name`, `source`, `key_by`, `tools` and `sink`"
+            document.report((), "is empty" if document.data is None else "is not a job", expected)
         return loaded
+    defaults = {name: field.default for name, field in JobConfig.model_fields.items()}
     for text in overrides:
-        override.apply(document, text)
+        override.apply(document, text, defaults)
     # A value that an error was already reported for is not complained about a second time.
     settled = {path for path in document.values if path and _refused(document, path)}
     settled |= substitute(document, os.environ if environ is None else environ)
@@ -92,39 +93,36 @@ def _refused(document: Document, path: YamlPath) -> bool:
 
 
 def _validate(loaded: Loaded) -> None:
-    document = loaded.document
-    context = {FOLDER: document.file.parent}
-    for data in (loaded.data, _with_texts(loaded.data, document)):
-        try:
-            config = JobConfig.model_validate(data, context=context)
-        except ValidationError as error:
-            problems = error.errors(include_url=False, include_input=False)
-            # Tried a second time only if `name: ${BUILD}` may have become a number although text was wanted.
-            paths = {yaml_path(data, problem["loc"])[0] for problem in problems}
-            if data is loaded.data and any(path in document.texts for path in paths):
-                continue
-            report_invalid(document, data, problems, loaded.settled)
-        else:
-            loaded.data = data
-            if not document.errors:
-                config._document = document
-                loaded.config = config
-        return
+    document, data = loaded.document, loaded.data
+    config, problems = _try(data, document)
+    suspects = {yaml_path(data, problem["loc"])[0] for problem in problems} & document.texts.keys()
+    if suspects:
+        # `name: ${BUILD}` is a number for YAML and text for the field: what passes as text was meant as text.
+        _, still_wrong = _try(_with_texts(data, document, suspects), document)
+        healed = suspects - {yaml_path(data, problem["loc"])[0] for problem in still_wrong}
+        data = loaded.data = _with_texts(data, document, healed)
+        config, problems = _try(data, document)
+    report_invalid(document, data, problems, loaded.settled)
+    if config is not None and not document.errors:
+        config._document = document
+        loaded.config = config
 
 
-def _with_texts(data: Any, document: Document) -> Any:
-    """Return a copy of ``data`` with the substituted values as text where the field rejects their plain reading."""
-    data = deepcopy(data)
+def _try(data: Any, document: Document) -> tuple[JobConfig | None, Sequence[Mapping[str, Any]]]:
     try:
-        JobConfig.model_validate(data, context={FOLDER: document.file.parent})
+        return JobConfig.model_validate(data, context={FOLDER: document.file.parent}), ()
     except ValidationError as error:
-        for problem in error.errors(include_url=False, include_input=False):
-            path, _ = yaml_path(data, problem["loc"])
-            parent = data
-            for step in path[:-1]:
-                parent = child(parent, step)
-            if path in document.texts and child(parent, path[-1]) is not None:
-                parent[path[-1]] = document.texts[path]
+        return None, error.errors(include_url=False, include_input=False)
+
+
+def _with_texts(data: Any, document: Document, paths: Collection[YamlPath]) -> Any:
+    data = deepcopy(data)
+    for path in paths:
+        parent = data
+        for step in path[:-1]:
+            parent = child(parent, step)
+        if child(parent, path[-1]) is not None:
+            parent[path[-1]] = document.texts[path]
     return data
 
 
@@ -133,7 +131,7 @@ def _text(document: Document) -> str | None:
     problem, expected, hint = "", "a job YAML file", None
     try:
         if file.stat().st_size > MAX_FILE:
-            problem = "is larger than 4 MiB"
+            problem = "is larger than 1 MiB"
         else:
             return file.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:

@@ -27,6 +27,9 @@ EXPECTED = {
     "string_type": "text",
 }
 
+# Truth values of older YAML, which are plain text in YAML 1.2.
+TRUTH = {"yes": "true", "on": "true", "no": "false", "off": "false"}
+
 
 def report_invalid(
     document: Document, data: Any, problems: Iterable[Mapping[str, Any]], settled: Collection[YamlPath]
@@ -69,6 +72,9 @@ def describe(document: Document, path: YamlPath, value: Any) -> str:
 
 def _report(document: Document, data: Any, path: YamlPath, problem: Mapping[str, Any], at_key: bool) -> None:
     kind, context = str(problem["type"]), problem.get("ctx", {})
+    # A short form (`journal: none`) was read as a mapping that is not in the file.
+    while path and isinstance(_at(data, path[:-1]), str):
+        path = path[:-1]
     value = _at(data, path)
     if kind == "missing":
         document.report(path, "is required, but missing")
@@ -87,7 +93,8 @@ def _report(document: Document, data: Any, path: YamlPath, problem: Mapping[str,
     else:
         # A kind that is not listed still gets pydantic's own words, which never hold the value.
         expected = EXPECTED.get(kind) or str(problem["msg"])
-        document.report(path, f"got {describe(document, path, value)}", expected)
+        hint = TRUTH.get(str(value).lower()) if kind == "bool_type" else None
+        document.report(path, f"got {describe(document, path, value)}", expected, hint)
 
 
 def _report_own(document: Document, path: YamlPath, value: Any, context: Mapping[str, Any], at_key: bool) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
 from ruamel.yaml.nodes import ScalarNode
 
 from flink_agents.config.document import Document, YamlPath, child, shown_path
@@ -14,8 +18,10 @@ __all__ = ["apply"]
 UNSPLIT: YamlPath = ("flink", "options")
 
 
-def apply(document: Document, override: str) -> None:
+def apply(document: Document, override: str, defaults: Mapping[str, Any]) -> None:
     """Replace or add the value that ``override`` (``tools.0.name=x``) names; report what cannot be done.
+
+    ``defaults`` are the sections that hold when they are not written, so that one value of them can be replaced.
 
     The value is read as YAML, so ``mode=sequential``, ``max_in_flight=4`` and ``sink={type: print}`` all work. A name
     that the job YAML does not have is left to the check of the keys, which knows the nearest one.
@@ -29,7 +35,7 @@ def apply(document: Document, override: str) -> None:
         expected = "path.of.field=value, such as tool_calls.mode=sequential"
         document.errors.append(ConfigError(place, "", problem, expected))
         return
-    path = _reach(document, steps, place)
+    path = _reach(document, steps, place, defaults)
     if path is None:
         return
     value = Document(document.file, place.text)
@@ -53,7 +59,7 @@ def _steps(name: str) -> list[str]:
     return steps
 
 
-def _reach(document: Document, steps: list[str], place: Place) -> YamlPath | None:
+def _reach(document: Document, steps: list[str], place: Place, defaults: Mapping[str, Any]) -> YamlPath | None:
     """Return the path of ``steps``, making the mappings on the way; None when something else is in the way."""
     path: YamlPath = ()
     for number, step in enumerate(steps):
@@ -74,6 +80,8 @@ def _reach(document: Document, steps: list[str], place: Place) -> YamlPath | Non
         last = number == len(steps) - 1
         # An absent section, or one left empty (`flink:`), starts as an empty mapping.
         if not last and child(node, path[-1]) is None:
-            document.put(path, {})
+            # Another type than the default's has other keys, so it starts from nothing.
+            section = defaults.get(steps[0]) if number == 0 and steps[1] != "type" else None
+            document.put(path, deepcopy(section) if isinstance(section, dict) else {})
             document.values[path] = document.keys[path] = place
     return path

@@ -38,7 +38,9 @@ class ConfigError:
     def __str__(self) -> str:
         where = f"{self.place.text}: {self.path}: " if self.path else f"{self.place.text}: "
         rest = f"; expected {self.expected}" if self.expected else ""
-        return f"{where}{self.message}{rest}" + (f"; did you mean '{self.hint}'?" if self.hint else "")
+        text = f"{where}{self.message}{rest}" + (f"; did you mean '{self.hint}'?" if self.hint else "")
+        # One line each, and no control characters of a file on the terminal.
+        return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
     def to_json(self) -> dict[str, str | int | None]:
         """Return the error as a flat JSON object, for ``--json``."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, PrivateAttr, Tag, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, PrivateAttr, Tag, field_validator
 
 from flink_agents.config.document import Document
 from flink_agents.config.fields import (
@@ -26,6 +26,7 @@ from flink_agents.config.fields import (
     fail,
     given,
     has_type,
+    not_truth,
 )
 from flink_agents.options import Execution, Mode, OnMismatch
 
@@ -213,7 +214,8 @@ class Flink(Section):
         "hashmap", "Where keyed state lives: on the heap, or in RocksDB when it does not fit."
     )
     restart: Restart = given({}, "What happens when the job fails.")
-    options: dict[OptionName, OptionValue] = given({}, "Any other Flink option, by its full name.")
+    # Not in the repr: keys of object stores are options too.
+    options: dict[OptionName, OptionValue] = given({}, "Any other Flink option, by its full name.", repr=False)
 
 
 class JobConfig(Section):
@@ -222,7 +224,7 @@ class JobConfig(Section):
     Made by :func:`flink_agents.config.loader.load`. Immutable; holds no function and imports no user code.
     """
 
-    version: Literal[1] = given(1, "Version of this format.")
+    version: Annotated[Literal[1], BeforeValidator(not_truth)] = given(1, "Version of this format.")
     name: JobName = Field(description="Name of the job; also the name of its folder under the checkpoints.")
     source: JsonlSource = Field(description="Where requests come from.")
     key_by: KeyPath = Field(
@@ -237,6 +239,8 @@ class JobConfig(Section):
     sink: Sink = Field(description="Where responses go.")
     rejects: Sink = given({"type": "jsonl", "path": "rejects"}, "Where records go that are no request.")
     flink: Flink = given({}, "Settings of the Flink job itself.")
+
+    model_config = ConfigDict(title="Job of flink-agents")
 
     _document: Document | None = PrivateAttr(default=None)
 

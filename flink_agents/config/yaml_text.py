@@ -58,7 +58,15 @@ def fill(document: Document, node: Node, path: YamlPath = (), origin: str | None
 
     ``origin`` stands for file, line and column where the text is not the file's (a ``--set``).
     """
-    return _Filler(document, origin).value(node, path, ())
+    try:
+        return _Filler(document, origin).value(node, path, ())
+    except _TooMuch:
+        document.report(path, "too many or too deeply nested values for a job YAML")
+        return None
+
+
+class _TooMuch(Exception):
+    """Ends the reading: what aliases multiply must not be walked to its end just to be refused."""
 
 
 class _Filler:
@@ -74,7 +82,7 @@ class _Filler:
         if id(node) in parents:
             return self.refuse(path, "an alias that contains itself")
         if self.nodes > MAX_NODES or len(parents) > MAX_DEPTH:
-            return self.refuse(path, "too many or too deeply nested values for a job YAML")
+            raise _TooMuch
         if isinstance(node, MappingNode):
             return self.mapping(node, path, (*parents, id(node)))
         if isinstance(node, SequenceNode):
@@ -83,6 +91,12 @@ class _Filler:
 
     def mapping(self, node: MappingNode, path: YamlPath, parents: tuple[int, ...]) -> dict[str, Any]:
         result: dict[str, Any] = {}
+        self.collect(node, path, parents, result)
+        return result
+
+    def collect(self, node: MappingNode, path: YamlPath, parents: tuple[int, ...], result: dict[str, Any]) -> None:
+        """Add the keys of ``node`` that ``result`` does not have: a key written out beats one taken over by ``<<``."""
+        own: dict[str, Place] = {}
         merged: list[MappingNode] = []
         for key_node, value_node in node.value:
             if str(key_node.tag) == f"{PREFIX}merge":
@@ -93,16 +107,20 @@ class _Filler:
                 continue
             key = _unmask(key_node.value)
             here = (*path, key)
-            if key in result:
-                first = self.document.keys[here].text
-                self.error(here, self.place(key_node), f"the key `{key}` is written twice; the first one is at {first}")
+            place = self.place(key_node)
+            if key in own:
+                self.error(here, place, f"the key `{key}` is written twice; the first one is at {own[key].text}")
                 continue
-            self.document.keys[here] = self.place(key_node)
-            result[key] = self.value(value_node, here, parents)
+            own[key] = place
+            if key not in result:
+                self.document.keys[here] = place
+                result[key] = self.value(value_node, here, parents)
+                if isinstance(value_node, ScalarNode) and value_node.style is None and value_node.value == "":
+                    # What is empty starts, for the parser, where the next thing does.
+                    self.document.values[here] = place
         for source in merged:
-            for key, value in self.mapping(source, path, parents).items() if id(source) not in parents else ():
-                result.setdefault(key, value)
-        return result
+            if id(source) not in parents:
+                self.collect(source, path, (*parents, id(source)), result)
 
     def merge_sources(self, node: Node, path: YamlPath) -> list[MappingNode]:
         sources = node.value if isinstance(node, SequenceNode) else [node]

@@ -1,0 +1,107 @@
+"""The files and folders of a job, looked at before it starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flink_agents.config.build import prepare
+from flink_agents.config.problems import ConfigErrors
+
+Write = Callable[..., str]
+
+
+def errors_of(path: str, *overrides: str) -> list[str]:
+    with pytest.raises(ConfigErrors) as error:
+        prepare(path, overrides)
+    return [str(problem) for problem in error.value.errors]
+
+
+def test_nothing_is_made_by_looking(job: Write, folder: Path) -> None:
+    prepare(job(), ["sink={type: jsonl, path: deep/er/out}"])
+    assert sorted(entry.name for entry in folder.iterdir() if entry.name != "__pycache__") == [
+        "good_tools.py",
+        "job.yaml",
+        "requests.jsonl",
+    ]
+
+
+def test_the_source_is_not_there(job: Write, folder: Path) -> None:
+    assert errors_of(job(), "source.path=request.jsonl") == [
+        f"--set source.path: source.path: there is no {folder}/request.jsonl; expected a JSONL file or a folder; "
+        "did you mean 'requests.jsonl'?"
+    ]
+    assert errors_of(job(), "source.path=requests.jsonl/x") == [
+        f"--set source.path: source.path: there is no {folder}/requests.jsonl/x; expected a JSONL file or a folder"
+    ]
+
+
+def test_the_source_is_something_else(job: Write, folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    assert errors_of(job(), "source.path=pipe") == [
+        f"--set source.path: source.path: {folder}/pipe is neither a file nor a folder; "
+        "expected a JSONL file or a folder"
+    ]
+
+
+def test_only_a_folder_can_be_followed(job: Write, folder: Path) -> None:
+    assert errors_of(job(), "source.follow=true") == [
+        f"--set source.follow: source.follow: {folder}/requests.jsonl is a file; "
+        "expected a folder to watch, or `follow: false`"
+    ]
+    (folder / "in").mkdir()
+    prepare(job(), ["source.follow=true", "source.path=in"])
+
+
+@pytest.mark.parametrize("field", ["sink.path", "rejects.path", "flink.checkpoints.directory"])
+@pytest.mark.parametrize("path", ["requests.jsonl", "requests.jsonl/deep/er"])
+def test_an_output_under_a_file(job: Write, folder: Path, field: str, path: str) -> None:
+    sink = "sink={type: jsonl, path: out}"
+    assert errors_of(job(), sink, f"{field}={path}") == [
+        f"--set {field}: {field}: {folder}/requests.jsonl is a file; expected a folder"
+    ]
+
+
+def test_outputs_share_no_folder(job: Write) -> None:
+    sink = "sink={type: jsonl, path: out}"
+    found = errors_of(job(), sink, "rejects.path=out/rejects", "flink.checkpoints.directory=out")
+    assert found == [
+        "--set flink.checkpoints.directory: flink.checkpoints.directory: shares a folder with `sink.path`; "
+        "expected folders that do not hold one another",
+        "--set flink.checkpoints.directory: flink.checkpoints.directory: shares a folder with `rejects.path`; "
+        "expected folders that do not hold one another",
+        "--set rejects.path: rejects.path: shares a folder with `sink.path`; "
+        "expected folders that do not hold one another",
+    ]
+
+
+def test_an_output_inside_the_source(job: Write, folder: Path) -> None:
+    (folder / "in").mkdir()
+    (folder / "link").symlink_to("in")
+    sink = "sink={type: jsonl, path: link/out}"
+    assert errors_of(job(), "source.path=in", sink) == [
+        "--set sink: sink.path: is inside the source's folder, where every file is read as requests"
+    ]
+
+
+def test_a_default_is_looked_at_too(job: Write, folder: Path) -> None:
+    (folder / "rejects").write_text("")
+    assert errors_of(job()) == [f"job.yaml:1:1: rejects.path: {folder}/rejects is a file; expected a folder"]
+
+
+def test_folders_are_looked_at_although_other_parts_are_wrong(job: Write, folder: Path) -> None:
+    found = errors_of(job(), "source.path=nowhere", "sink={type: jsonl, path: requests.jsonl}", "workers.threads=0")
+    assert [error.split(": ")[1] for error in found] == ["sink.path", "source.path", "workers.threads"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything")
+def test_permissions(job: Write, folder: Path) -> None:
+    (folder / "requests.jsonl").chmod(0)
+    (folder / "locked").mkdir(mode=0o500)
+    assert errors_of(job(), "rejects.path=locked/rejects") == [
+        f"--set rejects.path: rejects.path: {folder}/locked may not be written by this user",
+        f"job.yaml:2:29: source.path: {folder}/requests.jsonl may not be read by this user",
+    ]

@@ -1,0 +1,90 @@
+"""Features of later versions: refused by name wherever they are written, and never ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from flink_agents.config.loader import load
+from flink_agents.config.problems import ConfigErrors
+from flink_agents.config.unavailable import UNAVAILABLE
+
+Write = Callable[..., str]
+
+TEXT = """\
+name: later
+source: SOURCE
+key_by: k
+tools:
+  - {function: "m:f"TOOL}
+  - {function: "m:g"}
+ENTRYsink: SINK
+MORE
+"""
+
+
+def error_of(job: Write, **parts: str) -> str:
+    text = TEXT
+    for name, usual in {"SOURCE": "{type: jsonl, path: a}", "TOOL": "", "ENTRY": "", "SINK": "{type: print}"}.items():
+        text = text.replace(name, parts.get(name.lower(), usual))
+    with pytest.raises(ConfigErrors) as error:
+        load(job(text.replace("MORE", parts.get("more", ""))))
+    assert len(error.value.errors) == 1
+    return str(error.value)
+
+
+NOT_YET = "is not available in this version of flink-agents"
+
+CASES = [
+    ({"tool": ", timeout: 5s"}, "5:23: tools.0.timeout: `timeout`"),
+    ({"tool": ", deadline: 30s"}, "5:23: tools.0.deadline: `deadline`"),
+    ({"tool": ", retry: {attempts: 3, on: [httpx.TransportError]}"}, "5:23: tools.0.retry: `retry`"),
+    ({"tool": ", rate: 50/s"}, "5:23: tools.0.rate: `rate`"),
+    ({"tool": ", inject: {tenant: {from: config, key: tenant}}"}, "5:23: tools.0.inject: `inject`"),
+    ({"tool": ", reconcile: 'm:r'"}, "5:23: tools.0.reconcile: `reconcile`"),
+    ({"tool": ", on_interrupt: fail"}, "5:37: tools.0.on_interrupt: `on_interrupt: fail`"),
+    ({"tool": ", on_interrupt: reconcile"}, "5:37: tools.0.on_interrupt: `on_interrupt: reconcile`"),
+    ({"entry": "  - {class: 'm:C', name: x, foo: 1}\n"}, "7:6: tools.2.class: `class`"),
+    ({"entry": "  - execute: {provider: local}\n"}, "7:5: tools.2.execute: `execute`"),
+    ({"entry": "  - mcp: {command: x}\n"}, "7:5: tools.2.mcp: `mcp`"),
+    ({"entry": "  - agent: m:a\n"}, "7:5: tools.2.agent: `agent`"),
+    ({"source": "{type: kafka, topic: t, bootstrap: b}"}, "2:16: source.type: `type: kafka`"),
+    ({"sink": "{type: kafka, topic: t}"}, "7:14: sink.type: `type: kafka`"),
+    ({"more": "rejects: {type: kafka}"}, "8:17: rejects.type: `type: kafka`"),
+    ({"more": "agent: m:agent"}, "8:1: agent: `agent`"),
+    ({"more": "config: {tenant: acme, api_key: {env: API_KEY}}"}, "8:1: config: `config`"),
+    ({"more": "tool_calls: {timeout: 30s}"}, "8:14: tool_calls.timeout: `timeout`"),
+    ({"more": "journal: sqlite"}, "8:10: journal: `journal: sqlite`"),
+    ({"more": "journal: postgresql"}, "8:10: journal: `journal: postgresql`"),
+    ({"more": "journal: {type: sqlite, path: state/journal.db}"}, "8:17: journal.type: `type: sqlite`"),
+    ({"more": "journal: {type: postgresql, dsn: {env: D}, retention: 24h}"}, "8:17: journal.type: `type: postgresql`"),
+]
+
+
+@pytest.mark.parametrize(("parts", "expected"), CASES, ids=[expected.split(": ")[1] for _, expected in CASES])
+def test_refused_by_name(job: Write, parts: dict[str, str], expected: str) -> None:
+    assert error_of(job, **parts) == f"job.yaml:{expected} {NOT_YET}"
+
+
+def test_every_row_has_a_case() -> None:
+    def pattern(expected: str) -> tuple[str, str | None]:
+        _, path, key = expected.split(": ", 2)
+        value = key.strip("`").partition(": ")[2] or None
+        return ".".join("*" if step.isdecimal() else step for step in path.split(".")), value
+
+    assert sorted(map(str, (pattern(expected) for _, expected in CASES))) == sorted(
+        str((row.path, row.value)) for row in UNAVAILABLE
+    )
+
+
+def test_an_override_is_refused_too(job: Write) -> None:
+    with pytest.raises(ConfigErrors) as error:
+        load(job(), ["tools.0.retry.attempts=3", "tools.0.retry.max=5s"])
+    assert str(error.value) == f"--set tools.0.retry.attempts: tools.0.retry: `retry` {NOT_YET}"
+
+
+def test_the_rest_of_the_file_is_still_checked(job: Write) -> None:
+    with pytest.raises(ConfigErrors) as error:
+        load(job(), ["tools.0.timeout=5s", "tools.0.nmae=x", "journal=sqlite", "workers.threads=0"])
+    assert len(error.value.errors) == 4
