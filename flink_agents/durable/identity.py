@@ -7,7 +7,8 @@ from dataclasses import dataclass
 __all__ = ["Identity"]
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: that would make its construction, once a call, three times as slow.
+@dataclass(slots=True)
 class Identity:
     """Identity of one slot within its action.
 

@@ -14,48 +14,60 @@ if TYPE_CHECKING:
 __all__ = ["Attempt", "CancellationToken"]
 
 
+_tokens = threading.Lock()
+"""Guards the callbacks of every token: they change rarely, and a lock of its own would cost more than a quick call."""
+
+
 class CancellationToken:
     """Tells a running body that it should stop. Set from any thread, never cleared.
 
     A callback registered after the token was set is called at once, on the registering thread.
     """
 
-    __slots__ = ("_callbacks", "_event", "_lock")
+    __slots__ = ("_callbacks", "_event", "cancelled")
 
     def __init__(self) -> None:
-        self._event = threading.Event()
-        self._lock = threading.Lock()
-        self._callbacks: dict[int, Callable[[], None]] = {}
-
-    @property
-    def cancelled(self) -> bool:
+        self.cancelled = False
         """Whether the stop was asked for."""
-        return self._event.is_set()
+        self._event: threading.Event | None = None
+        self._callbacks: dict[int, Callable[[], None]] | None = None
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Block until the token is set or the time is over; return whether it is set. Never on the task thread."""
-        return self._event.wait(timeout_s)
+        with _tokens:
+            if self.cancelled:
+                return True
+            if self._event is None:
+                self._event = threading.Event()
+            event = self._event
+        return event.wait(timeout_s)
 
     def cancel(self) -> None:
         """Ask for the stop; calls each registered callback once, on this thread."""
-        with self._lock:
-            self._event.set()
-            callbacks, self._callbacks = list(self._callbacks.values()), {}
+        with _tokens:
+            self.cancelled = True
+            callbacks = list((self._callbacks or {}).values())
+            self._callbacks = None
+            if self._event is not None:
+                self._event.set()
         for callback in callbacks:
             callback()
 
     def on_cancel(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call ``callback`` when the token is set; return a function that withdraws it."""
-        with self._lock:
-            if not self._event.is_set():
+        with _tokens:
+            if not self.cancelled:
+                if self._callbacks is None:
+                    self._callbacks = {}
                 self._callbacks[id(callback)] = callback
                 return lambda: self._withdraw(callback)
         callback()
         return _nothing
 
     def _withdraw(self, callback: Callable[[], None]) -> None:
-        with self._lock:
-            self._callbacks.pop(id(callback), None)
+        with _tokens:
+            if self._callbacks is not None:
+                self._callbacks.pop(id(callback), None)
 
 
 def _nothing() -> None:

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from flink_agents import codec
 from flink_agents.durable.outcome import Failed, Outcome, Succeeded
@@ -23,8 +23,7 @@ _CANCELLATIONS = (asyncio.CancelledError, concurrent.futures.CancelledError, Int
 _FATAL = (MemoryError, Uncapturable, FrameworkFault)
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(NamedTuple):
     """What preparation of a call yields: a body that can run, and where and how many at once."""
 
     body: Callable[[], Any]
@@ -56,8 +55,7 @@ class Ending(Enum):
     FATAL = "fatal"
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(NamedTuple):
     """How a body ended. ``outcome`` is set for ``ENDED``, ``exception`` for the other endings."""
 
     call: RunningCall

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from flink_agents import codec
 from flink_agents.durable.outcome import Failed, Outcome
@@ -27,8 +27,7 @@ class HandleState(Enum):
     CLOSED = "closed"
 
 
-@dataclass(frozen=True, slots=True)
-class CallSpec:
+class CallSpec(NamedTuple):
     """What a durable call is: its identity, and how to prepare it.
 
     ``prepare`` runs on the task thread once the slot is reserved and is not run on replay of a finished call.
