@@ -312,10 +312,8 @@ def test_text_that_raises() -> None:
 
 
 def test_class_that_breaks_its_own_reading() -> None:
-    class Odd(TooLarge):
-        kind: Any = []  # noqa: RUF012 - unhashable, where a name is looked up
-
-    failure = capture(Odd("odd"))
+    odd: Any = type("Odd", (TooLarge,), {"kind": []})  # unhashable, where a name is looked up
+    failure = capture(odd("odd"))
     assert failure.message == "odd [not recorded in full: TypeError]"
     assert isinstance(failure.rebuild(), Exception)
 
