@@ -102,7 +102,7 @@ class ToolRequestEvent:
         raise StateFormat(message)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class CallResult:
     """How one call ended. ``value_text`` is the codec's text of the value, None for a failed call.
 
@@ -119,6 +119,31 @@ class CallResult:
     attempts: int = 1
     replayed: bool = False
     duration_ms: int = 0
+
+    def __init__(
+        self,
+        position: int,
+        call_id: str | int | None,
+        tool: str,
+        status: Literal["succeeded", "failed"],
+        value_text: str | None = None,
+        error: dict[str, Any] | None = None,
+        attempts: int = 1,
+        replayed: bool = False,
+        duration_ms: int = 0,
+    ) -> None:
+        # One update instead of the nine guarded assignments of a frozen dataclass: half the time, once for every call.
+        self.__dict__.update(
+            position=position,
+            call_id=call_id,
+            tool=tool,
+            status=status,
+            value_text=value_text,
+            error=error,
+            attempts=attempts,
+            replayed=replayed,
+            duration_ms=duration_ms,
+        )
 
     @cached_property
     def value(self) -> Any:

@@ -43,8 +43,8 @@ def parse_request(record: str | bytes | dict[str, Any], key_by: str, intake: int
         _request_id(sources, key if type(key) is str else text, intake),
         key,
         calls,
-        next((source["model"] for source in sources if isinstance(source.get("model"), str)), None),
-        next((source["metadata"] for source in sources if "metadata" in source), MISSING),
+        model if type(model := _first(sources, "model", None)) is str else None,
+        _first(sources, "metadata", MISSING),
     )
 
 
@@ -71,7 +71,8 @@ def parse_arguments(asked: Any, limit: int) -> dict[str, Any]:
         if problem:
             message = f"arguments are no JSON: {problem}"
             raise InvalidArguments(message)
-    _check_size(asked, limit)
+    if len(asked) * 4 > limit:
+        _check_size(asked, limit)
     try:
         value = codec.loads(asked)
     except codec.JsonSyntax as error:
@@ -80,7 +81,7 @@ def parse_arguments(asked: Any, limit: int) -> dict[str, Any]:
         if type(value) is not dict:
             message = f"arguments must be a JSON object, got {_kind(value)}"
             raise InvalidArguments(message)
-        if asked.count("{") + asked.count("[") > codec.MAX_DEPTH and codec.depth_over(value, codec.MAX_DEPTH):
+        if len(asked) > 2 * codec.MAX_DEPTH and codec.depth_over(value, codec.MAX_DEPTH):
             message = f"arguments nest deeper than {codec.MAX_DEPTH} levels"
             raise InvalidArguments(message)
         return value
@@ -89,9 +90,7 @@ def parse_arguments(asked: Any, limit: int) -> dict[str, Any]:
 
 
 def _check_size(text: str, limit: int) -> None:
-    size = len(text)
-    if size * 4 > limit and not text.isascii():
-        size = len(text.encode("utf-8", "backslashreplace"))
+    size = len(text) if text.isascii() else len(text.encode("utf-8", "backslashreplace"))
     if size > limit:
         message = f"arguments are {size} bytes, over the limit of {limit} bytes"
         raise TooLarge(message)
@@ -155,6 +154,13 @@ def _request_id(sources: list[dict[str, Any]], key: str, intake: int) -> str:
             raise RejectedRecord(message, "id")
         return codec.canonical(found)
     return f"{key}/{intake}"
+
+
+def _first(sources: list[dict[str, Any]], name: str, default: Any) -> Any:
+    for source in sources:
+        if name in source:
+            return source[name]
+    return default
 
 
 def _calls(tree: dict[str, Any]) -> tuple[tuple[ToolCall, ...], list[dict[str, Any]]]:

@@ -317,6 +317,18 @@ def test_case_23_open_file_and_local_class(tmp_path: pathlib.Path) -> None:
         codec.encode(Local("x"))
 
 
+class Unreadable(Point):
+    @property
+    def _fields(self) -> Any:  # type: ignore[override]
+        raise RuntimeError("changed while it was read")
+
+
+@pytest.mark.rule(20)
+def test_value_that_raises_while_it_is_read_is_refused_by_name() -> None:
+    with pytest.raises(Unserializable, match="Unreadable: reading it raises RuntimeError"):
+        codec.encode(Unreadable(1))
+
+
 @pytest.mark.parametrize("wrap", [list, tuple, lambda item: {1: item[0]}])
 def test_hundred_levels_are_carried(wrap: Any) -> None:
     value = nested(100, wrap)
@@ -516,6 +528,11 @@ def test_case_6_keys_keep_their_type() -> None:
     assert codec.key_text(1) == codec.key_text(1.0) == "1"
     assert codec.key_text("1") == '"1"'
     assert codec.key_text(-0.0) == codec.key_text(0) == "0"
+
+
+def test_key_with_a_lone_surrogate_is_refused() -> None:
+    with pytest.raises(RejectedRecord, match="lone surrogate"):
+        codec.key_text("\ud800")
 
 
 @pytest.mark.rule(10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import datetime as dt
 import json
 import pickle
@@ -121,6 +122,14 @@ def test_views() -> None:
     assert event.success == {"a": True, "b": False}
     assert event.error == {"a": None, "b": "no such order"}
     assert event.external_ids == {"a": "a", "b": "b"}
+
+
+def test_results_are_frozen_values() -> None:
+    result = succeeded(0, "a", 1)
+    assert dataclasses.replace(result, replayed=True) == succeeded(0, "a", 1, replayed=True)
+    assert [field.name for field in dataclasses.fields(result)] == list(vars(result))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        result.tool = "other"  # type: ignore[misc]
 
 
 @pytest.mark.rule(20)

@@ -74,7 +74,13 @@ def key_text(value: Any, field: str | None = None) -> str:
         RejectedRecord: for null, lists, objects, NaN and anything else that cannot be a key.
     """
     kind = type(value)
-    if kind is str or kind is int or kind is bool or (kind is float and math.isfinite(value)):
+    if kind is str:
+        try:
+            return orjson.dumps(value).decode()
+        except TypeError:
+            message = "the key holds a lone surrogate, which is no text"
+            raise RejectedRecord(message, field) from None
+    if kind is int or kind is bool or (kind is float and math.isfinite(value)):
         return canonical(value)
     if value is None:
         reason = "the key is null"

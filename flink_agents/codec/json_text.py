@@ -80,7 +80,10 @@ def loads(text: str | bytes) -> Any:
     except RecursionError:
         problem = _too_deep()
     else:
-        if data.count(b"{") + data.count(b"[") <= MAX_JSON_DEPTH or not depth_over(value, MAX_JSON_DEPTH):
+        # A level takes two characters, so short texts need no look.
+        if len(data) <= 2 * MAX_JSON_DEPTH or data.count(b"{") + data.count(b"[") <= MAX_JSON_DEPTH:
+            return value
+        if not depth_over(value, MAX_JSON_DEPTH):
             return value
         problem = _too_deep()
     raise JsonSyntax(problem)

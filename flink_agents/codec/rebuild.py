@@ -69,7 +69,7 @@ def _apply(readers: dict[str, Callable[[Node], Any]], node: Node) -> Any:
         raise StateFormat(message)
     try:
         return reader(node)
-    except Unserializable:
+    except (Unserializable, MemoryError):
         raise
     except Exception as error:
         # Also what a user's class raises on the way (a default factory, __setstate__, __hash__): it fails the one call

@@ -10,7 +10,7 @@ from flink_agents.codec.json_text import PASSTHROUGH, JsonSyntax, dumps_exact, l
 from flink_agents.codec.rebuild import plain, rebuild
 from flink_agents.codec.shape import plainness
 from flink_agents.codec.tags import MAX_NODES, TAG, Tagger
-from flink_agents.errors import StateFormat, TooLarge, Unserializable
+from flink_agents.errors import CallError, StateFormat, TooLarge, Unserializable
 
 __all__ = ["FORMAT_VERSION", "decode", "encode", "encode_plain", "has_tags", "to_json"]
 
@@ -33,17 +33,30 @@ def encode(value: Any, limit: int | None = None) -> str:
             ``MAX_DEPTH`` levels).
         TooLarge: when the text is over ``limit``.
     """
-    data: bytes | None = None
+    try:
+        data = _encoded(value, limit)
+    except (CallError, MemoryError):
+        raise
+    except Exception as error:
+        # A property of a user's class, or a dict that another thread changes meanwhile.
+        kind = type(value)
+        message = f"cannot carry {kind.__module__}.{kind.__qualname__}: reading it raises {type(error).__name__}"
+        raise Unserializable(message) from error
+    if limit is not None and len(data) > limit:
+        raise _over(len(data), limit)
+    return data.decode()
+
+
+def _encoded(value: Any, limit: int | None) -> bytes:
     if plainness(value, [MAX_NODES if limit is None else limit + 1]):
         try:
             data = orjson.dumps(value, option=PASSTHROUGH)
         except TypeError:
-            data = None  # an integer over 64 bits or a lone surrogate: looked at again below
-    if data is None or _MARK_BYTES in data:
-        data = _written(Tagger(limit).tag(value))
-    if limit is not None and len(data) > limit:
-        raise _over(len(data), limit)
-    return data.decode()
+            pass  # an integer over 64 bits or a lone surrogate: the tagger looks again
+        else:
+            if _MARK_BYTES not in data:
+                return data
+    return _written(Tagger(limit).tag(value))
 
 
 def encode_plain(value: Any, limit: int | None = None) -> str:
