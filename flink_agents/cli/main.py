@@ -82,7 +82,7 @@ def main() -> None:
         typer.echo(CLASH, err=True)
         sys.exit(EXIT_BAD_INPUT)
     try:
-        app()
+        app(prog_name="flink-agents")
     except ConfigErrors as error:
         typer.echo(str(error), err=True)
         typer.echo(f"{len(error.errors)} error{'s' if len(error.errors) != 1 else ''}", err=True)

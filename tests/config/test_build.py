@@ -189,6 +189,6 @@ def test_the_tools_alone_need_no_source(job: Write, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["bfcl", "quickstart"])
-def test_the_jobs_of_this_project(name: str) -> None:
+def test_the_jobs_of_this_project(folder: Path, name: str) -> None:
     file = Path(__file__).parents[2] / "jobs" / name / "job.yaml"
     assert prepare(file).config.name == name
