@@ -39,7 +39,9 @@ def root_cause(stack_trace: str) -> Cause:
         if found:
             return _python_cause(found[1], found[2].strip(), frames)
     heads = [_unwrapped(head) for head, _ in blocks]
-    said = next((head for head in reversed(heads) if head), stack_trace.strip() or "no cause was reported")
+    # Flink says which option it could not read in one exception, and why in another inside it.
+    telling = [head for head in heads if "Could not parse value" in head] or [head for head in reversed(heads) if head]
+    said = next(iter(telling), stack_trace.strip() or "no cause was reported")
     return Cause(python=False, summary=said.splitlines()[0], text=said)
 
 
@@ -73,7 +75,9 @@ def _python_cause(kind: str | None, message: str, frames: list[str]) -> Cause:
             module, _, function = found[1].rpartition(".")
             calls.append(f'  File "{module}.py", line {found[3]}, in {function}')
     trace_lines = ["Traceback (most recent call last):", *reversed(calls)] if calls else []
-    return Cause(python=True, summary=summary.splitlines()[0] if summary else "", text="\n".join([*trace_lines, summary]))
+    return Cause(
+        python=True, summary=summary.splitlines()[0] if summary else "", text="\n".join([*trace_lines, summary])
+    )
 
 
 def _unwrapped(head: str) -> str:

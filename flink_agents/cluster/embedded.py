@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +27,7 @@ from typing import Any, ClassVar
 
 from flink_agents.cluster.errors import ClusterFault, JvmDied
 from flink_agents.cluster.java import choose_java, jvm_environment
+from flink_agents.cluster.libpython import require_shared_library
 from flink_agents.cluster.quiet import quiet_imports
 from flink_agents.cluster.rest import FlinkRest
 
@@ -81,7 +83,9 @@ class EmbeddedCluster:
     def __enter__(self) -> EmbeddedCluster:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     @property
@@ -113,7 +117,11 @@ class EmbeddedCluster:
         EmbeddedCluster._running = self
         try:
             self._start_jvm()
-            self._start_cluster()
+            # Half of the time until a job runs is imports of PyFlink's libraries: done while Java starts the cluster.
+            with ThreadPoolExecutor(1, thread_name_prefix="flink-start") as starter:
+                starting = starter.submit(self._start_cluster)
+                _preload()
+                starting.result()
         except BaseException:
             self.close()
             raise
@@ -142,6 +150,24 @@ class EmbeddedCluster:
         for name, value in {**options, **own}.items():
             configuration.setString(name, value)
         return StreamExecutionEnvironment(jvm.StreamExecutionEnvironment(configuration))
+
+    def submit(self, name: str, options: Mapping[str, str], build: Callable[[Any], None]) -> str:
+        """Make an environment, let ``build`` put a topology on it, submit it as job ``name``, return the job id.
+
+        Raises:
+            ClusterFault: if Flink refuses the job or an option; a job that fails later is seen over REST.
+        """
+        with quiet_imports():
+            from py4j.protocol import Py4JError
+
+        try:
+            env = self.environment(options)
+            build(env)
+            return str(env.execute_async(name).get_job_id())
+        except Py4JError as error:
+            self.check_alive()
+            msg = f"Flink refused the job: {_java_sentence(error)}"
+            raise ClusterFault(msg) from error
 
     def check_alive(self) -> None:
         """Return if the JVM lives.
@@ -192,13 +218,14 @@ class EmbeddedCluster:
             import pyflink
         flink_home = Path(pyflink.__file__).parent
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._scratch = Path(tempfile.mkdtemp(prefix="flink-agents-"))
+        self._scratch = Path(tempfile.mkdtemp(prefix="scratch-", dir=self.folder))
         conf = self._scratch / "conf"
         conf.mkdir()
         (conf / "config.yaml").write_text("{}\n", encoding="utf-8")
         log_settings = resources.files("flink_agents.cluster") / "log4j.properties"
         (conf / "log4j.properties").write_text(log_settings.read_text(encoding="utf-8"), encoding="utf-8")
 
+        require_shared_library()
         java = choose_java(os.environ)
         connection = self._scratch / "gateway"
         environ = jvm_environment(os.environ, Path(sys.executable), java, conf)
@@ -261,9 +288,9 @@ class EmbeddedCluster:
             del os.environ["PYFLINK_GATEWAY_PORT"]
 
     def _start_cluster(self) -> None:
-        with quiet_imports():
-            from py4j.protocol import Py4JError
-            from pyflink.java_gateway import get_gateway
+        # Runs beside imports of the main thread, so nothing here may be imported for the first time.
+        from py4j.protocol import Py4JError
+        from pyflink.java_gateway import get_gateway
 
         jvm = get_gateway().jvm
         configuration = jvm.org.apache.flink.configuration.Configuration()
@@ -322,13 +349,21 @@ def _jars(flink_home: Path) -> list[str]:
     return [str(jar) for jar in jars]
 
 
+def _preload() -> None:
+    """Import what PyFlink imports only when the first operator is added to a stream."""
+    with quiet_imports():
+        from pyflink.fn_execution import flink_fn_execution_pb2  # noqa: F401
+
+
 def _forget_gateway() -> None:
     """Let the next cluster of this process connect PyFlink anew."""
-    java_gateway = sys.modules.get("pyflink.java_gateway")
+    java_gateway: Any = sys.modules.get("pyflink.java_gateway")
     gateway = getattr(java_gateway, "_gateway", None)
     if java_gateway is None or gateway is None:
         return
     java_gateway._gateway = None
+    # Java objects are still referred to here. Said to be connected, each would call for its release when collected.
+    gateway._gateway_client.is_connected = False
     gateway.close(keep_callback_server=False, close_callback_server_connections=True)
 
 

@@ -50,7 +50,9 @@ class FlinkRest:
     def __enter__(self) -> FlinkRest:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -169,7 +171,7 @@ class FlinkRest:
         try:
             return self._client.request(method, path, **options)
         except httpx.HTTPError as error:
-            msg = f"the Flink cluster at {self.address} does not answer: {error or type(error).__name__}"
+            msg = f"the Flink cluster at {self.address} does not answer: {str(error) or type(error).__name__}"
             raise ClusterFault(msg) from error
 
 
