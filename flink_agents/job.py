@@ -1,0 +1,70 @@
+"""From a checked job YAML to a Flink job: source, operator and sinks on an environment, and Flink's options."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from flink_agents.cluster.quiet import quiet_imports
+from flink_agents.cluster.runs import Run
+from flink_agents.config.build import PreparedJob
+from flink_agents.config.schema import JobConfig, JsonlSink, Sink
+from flink_agents.connectors.jsonl_sink import write_jsonl, write_jsonl_each_checkpoint
+from flink_agents.connectors.jsonl_source import read_jsonl
+from flink_agents.connectors.print_sink import write_print
+from flink_agents.faults import Fault, no_fault
+
+__all__ = ["RUN_ID_PARAMETER", "build", "flink_options"]
+
+RUN_ID_PARAMETER = "flink-agents.run-id"
+"""Global job parameter by which the operator learns the run id."""
+
+
+def build(env: Any, prepared: PreparedJob, run: Run, *, marked_prints: bool = False, fault: Fault = no_fault) -> None:
+    """Put the job's topology on ``env``, a ``StreamExecutionEnvironment`` made with :func:`flink_options`.
+
+    Nothing runs before ``env.execute_async(prepared.config.name)``. Responses, rejects and the run's statistics each
+    go to a sink of their own; the statistics to the run's folder. ``marked_prints`` is for a reader of the JVM's
+    output, see :func:`flink_agents.connectors.print_sink.printed_record`.
+    """
+    with quiet_imports():
+        from flink_agents.datastream import attach
+
+    config = prepared.config
+    env.get_config().set_global_job_parameters({RUN_ID_PARAMETER: run.run_id})
+    requests = read_jsonl(env, config.source.path, follow=config.source.follow)
+    streams = attach(requests, replace(prepared.options, statistics=True), prepared.tools, fault)
+    _write(streams.responses, config.sink, "responses", marked_prints)
+    _write(streams.rejects, config.rejects, "rejects", marked_prints)
+    write_jsonl_each_checkpoint(streams.statistics, run.statistics, name="statistics")
+
+
+def flink_options(config: JobConfig, run: Run) -> dict[str, str]:
+    """Return the job's Flink options; what ``flink.options`` says comes last and wins."""
+    flink = config.flink
+    restart = flink.restart
+    options = {
+        "parallelism.default": str(flink.parallelism),
+        "execution.checkpointing.interval": f"{flink.checkpoints.interval} ms",
+        # Flink wants the scheme written out, and the path as it is: no percent-encoding.
+        "execution.checkpointing.dir": f"file://{run.checkpoints}",
+        "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+        # A checkpoint that back-pressure holds up for a second overtakes the records before it.
+        "execution.checkpointing.unaligned.enabled": "true",
+        "execution.checkpointing.aligned-checkpoint-timeout": "1 s",
+        "state.backend.type": flink.state_backend,
+        # Left unset, Flink would restart for ever.
+        "restart-strategy.type": restart.type if restart.attempts else "none",
+        "restart-strategy.exponential-delay.initial-backoff": f"{restart.initial} ms",
+        "restart-strategy.exponential-delay.max-backoff": f"{restart.max} ms",
+        "restart-strategy.exponential-delay.backoff-multiplier": "2.0",
+        "restart-strategy.exponential-delay.attempts-before-reset-backoff": str(restart.attempts),
+    }
+    return {**options, **flink.options}
+
+
+def _write(stream: Any, sink: Sink, name: str, marked_prints: bool) -> None:
+    if isinstance(sink, JsonlSink):
+        write_jsonl(stream, sink.path, roll_ms=sink.roll, name=name)
+    else:
+        write_print(stream, name=name, marked=marked_prints)
