@@ -44,7 +44,8 @@ def test_two_commands_for_a_fresh_machine() -> None:
         ".venv/bin/flink-agents run jobs/quickstart/job.yaml",
         ".venv/bin/pytest",
     ]
-    assert all(command.startswith("python3 -m venv --upgrade-deps .venv && .venv/bin/pip install -q ") for command in commands)
+    setup = "python3 -m venv --upgrade-deps .venv && .venv/bin/pip install -q "
+    assert all(command.startswith(setup) for command in commands)
 
 
 def test_the_yaml_example_is_a_valid_job(tmp_path: Path) -> None:

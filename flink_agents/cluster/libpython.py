@@ -1,4 +1,4 @@
-"""Finds Python's shared library before Java is started: thread mode loads it, and says nothing useful where it lacks."""
+"""Finds Python's shared library before Java starts: thread mode loads it, and fails obscurely without."""
 
 from __future__ import annotations
 
