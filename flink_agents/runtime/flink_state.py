@@ -1,16 +1,17 @@
-"""Every state descriptor of the operator, and the keyed store over them: the savepoint format in one file."""
+"""Every state descriptor of the operator, the keyed store over them, and its current key: the savepoint format."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from pyflink.common import Time, Types
 from pyflink.datastream.state import MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
 
 from flink_agents.durable.store import StateName
-from flink_agents.errors import StateFormat
+from flink_agents.errors import FrameworkFault, StateFormat
 
-__all__ = ["RESTORED_BY", "FlinkStore", "head_descriptor", "map_descriptor"]
+__all__ = ["RESTORED_BY", "FlinkStore", "KeyContext", "head_descriptor", "map_descriptor"]
 
 RESTORED_BY = (StateName.REQUESTS, StateName.SLOTS)
 """The states whose keys have live work: these keys are woken after a restore."""
@@ -67,3 +68,64 @@ class FlinkStore:
             self._head.clear()
         else:
             self._maps[name].remove(field)
+
+
+class KeyContext:
+    """The current key of the operator's keyed state, by key text. Task thread only.
+
+    Keeps the Java key of each key with live work, because making one costs ten times as much as selecting it.
+    """
+
+    def __init__(self, runtime_context: Any) -> None:
+        from pemja import findClass
+
+        backend = runtime_context.get_keyed_state_backend()
+        self._backend = backend._keyed_state_backend
+        self.timers = backend._function_context.timer_service()
+        self._row = findClass("org.apache.flink.types.Row")
+        self.namespace = findClass("org.apache.flink.runtime.state.VoidNamespace").INSTANCE
+        self._keys: dict[str, Any] = {}
+
+    def remember(self, key: str) -> None:
+        """Keep the current key, which is ``key``, until ``forget``."""
+        if key not in self._keys:
+            self._keys[key] = self._backend.getCurrentKey()
+
+    def forget(self, key: str) -> None:
+        """Drop what ``remember`` kept."""
+        self._keys.pop(key, None)
+
+    def select(self, key: str) -> None:
+        """Make ``key`` the current key."""
+        java_key = self._keys.get(key)
+        self._backend.setCurrentKey(self.java_key(key) if java_key is None else java_key)
+
+    def java_key(self, key: str) -> Any:
+        """Return the key as Flink's keyed streams of Python hold it: a row of one field."""
+        row = self._row(1)
+        row.setField(0, key)
+        return row
+
+    def check(self, key: str) -> None:
+        """Raise where the current key is not what ``java_key`` makes of ``key``: state would be read under another key.
+
+        Raises:
+            FrameworkFault: this PyFlink lays keys out differently.
+        """
+        current = self._backend.getCurrentKey()
+        if not current.equals(self.java_key(key)):
+            msg = f"the key {key!r} has an unknown layout in this PyFlink: {current.toString()}"
+            raise FrameworkFault(msg)
+
+    def restored(self, names: Sequence[StateName]) -> list[str]:
+        """Return every key of this subtask that has an entry in one of the states, and keep them all."""
+        for name in names:
+            stream = self._backend.getKeys(name.value, self.namespace)
+            try:
+                keys = stream.iterator()
+                while keys.hasNext():
+                    java_key = keys.next()
+                    self._keys.setdefault(java_key.getField(0), java_key)
+            finally:
+                stream.close()
+        return list(self._keys)

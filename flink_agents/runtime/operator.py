@@ -17,12 +17,12 @@ from flink_agents.durable.store import WriteBehind
 from flink_agents.errors import Interrupted, ProcessModeRefused
 from flink_agents.faults import Fault, no_fault
 from flink_agents.options import OperatorOptions
-from flink_agents.runtime.flink_state import RESTORED_BY, FlinkStore
+from flink_agents.runtime.flink_state import RESTORED_BY, FlinkStore, KeyContext
 from flink_agents.runtime.metrics import FlinkCounters
 from flink_agents.runtime.process import process_workers, tune_interpreter
 from flink_agents.runtime.subtask import Subtask
 from flink_agents.runtime.turn import Turn
-from flink_agents.runtime.wakeup import KeyContext, Wakeups, open_wakeups
+from flink_agents.runtime.wakeup import Wakeups, open_wakeups
 from flink_agents.scheduler.attempt import Attempt
 from flink_agents.tools.registry import build_registry
 
@@ -129,7 +129,6 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
         except GeneratorExit:
             raise
         except BaseException as failure:  # it may be on its way through Java, which would hide it
-            _log.error("the task fails", exc_info=failure)
             self._wakeups.fail(failure)
             raise
 

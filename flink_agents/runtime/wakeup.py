@@ -1,7 +1,7 @@
 """How the task thread learns that something is due: by mail through reflection, or by polling where that fails.
 
 PyFlink offers neither. What is used here of Flink's private parts is in this module only, is tried when an operator
-opens, and has a fallback. :class:`KeyContext` is what both ways share: the current key of keyed state.
+opens, and has a fallback.
 """
 
 from __future__ import annotations
@@ -9,87 +9,29 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from flink_agents.clock import monotonic_ms, now_ms
-from flink_agents.durable.store import StateName
 from flink_agents.errors import FrameworkFault, Interrupted
 from flink_agents.runtime.attempt_watch import WakeSignal, process_watch
+from flink_agents.runtime.flink_state import KeyContext
 from flink_agents.scheduler.attempt import Attempt
 
-__all__ = ["MODE_VARIABLE", "KeyContext", "MailWakeups", "PollWakeups", "Wakeups", "open_wakeups"]
+__all__ = ["MODE_PARAMETER", "MODE_VARIABLE", "MailWakeups", "PollWakeups", "Wakeups", "open_wakeups"]
 
 _log = logging.getLogger(__name__)
 
 MODE_VARIABLE = "FLINK_AGENTS_WAKEUP"
 """Environment of the TaskManager: ``poll`` turns the mailbox off, for clusters where it misbehaves."""
 
+MODE_PARAMETER = "flink-agents.wakeup"
+"""Global job parameter with the same meaning, for one job."""
+
 _WAKE_TIMESTAMP = 1
 _POLL_MIN_MS = 1
 _POLL_MAX_MS = 100
 _POLL_WAIT_S = 0.02
-
-
-class KeyContext:
-    """The current key of the operator's keyed state, by key text. Task thread only.
-
-    Keeps the Java key of each key with live work, because making one costs ten times as much as selecting it.
-    """
-
-    def __init__(self, runtime_context: Any) -> None:
-        from pemja import findClass
-
-        backend = runtime_context.get_keyed_state_backend()
-        self._backend = backend._keyed_state_backend
-        self.timers = backend._function_context.timer_service()
-        self._row = findClass("org.apache.flink.types.Row")
-        self._namespace = findClass("org.apache.flink.runtime.state.VoidNamespace").INSTANCE
-        self._keys: dict[str, Any] = {}
-
-    def remember(self, key: str) -> None:
-        """Keep the current key, which is ``key``, until ``forget``."""
-        if key not in self._keys:
-            self._keys[key] = self._backend.getCurrentKey()
-
-    def forget(self, key: str) -> None:
-        """Drop what ``remember`` kept."""
-        self._keys.pop(key, None)
-
-    def select(self, key: str) -> None:
-        """Make ``key`` the current key."""
-        java_key = self._keys.get(key)
-        self._backend.setCurrentKey(self.java_key(key) if java_key is None else java_key)
-
-    def java_key(self, key: str) -> Any:
-        """Return the key as Flink's keyed streams of Python hold it: a row of one field."""
-        row = self._row(1)
-        row.setField(0, key)
-        return row
-
-    def check(self, key: str) -> None:
-        """Raise where the current key is not what ``java_key`` makes of ``key``: state would be read under another key.
-
-        Raises:
-            FrameworkFault: this PyFlink lays keys out differently.
-        """
-        current = self._backend.getCurrentKey()
-        if not current.equals(self.java_key(key)):
-            msg = f"the key {key!r} has an unknown layout in this PyFlink: {current.toString()}"
-            raise FrameworkFault(msg)
-
-    def restored(self, names: Sequence[StateName]) -> list[str]:
-        """Return every key of this subtask that has an entry in one of the states, and keep them all."""
-        for name in names:
-            stream = self._backend.getKeys(name.value, self._namespace)
-            try:
-                keys = stream.iterator()
-                while keys.hasNext():
-                    java_key = keys.next()
-                    self._keys.setdefault(java_key.getField(0), java_key)
-            finally:
-                stream.close()
-        return list(self._keys)
 
 
 class Wakeups(Protocol):
@@ -129,6 +71,40 @@ class _MailTarget:
         return 0
 
 
+class _Task:
+    """The task that contains the operator, found through a private field. Task thread and attempt watch."""
+
+    def __init__(self, runtime_context: Any) -> None:
+        java_context = runtime_context.get_keyed_state_backend()._function_context._j_context
+        outer = java_context.getClass().getDeclaredField("this$0")
+        outer.setAccessible(True)
+        self.operator: Any = outer.get(java_context)
+        self.task: Any = self.operator.getContainingTask()
+        self._was_running = False
+        if self.is_dead():
+            msg = "the containing task says that it is over while it opens"
+            raise FrameworkFault(msg)
+
+    def is_dead(self) -> bool:
+        """Whether the task was cancelled, failed or ended. A task that still opens is alive."""
+        task = self.task
+        if task is None or task.isCanceled() or task.isFailing():
+            return True
+        running = bool(task.isRunning())
+        self._was_running = self._was_running or running
+        return self._was_running and not running
+
+    def fail(self, cause: Any) -> None:
+        """Fail the task with a Java throwable."""
+        task = self.task
+        if task is not None and not self.is_dead():
+            task.getEnvironment().failExternally(cause)
+
+    def release(self) -> None:
+        """Let go of Java."""
+        self.operator = self.task = None
+
+
 class MailWakeups:
     """Wake-up through the task's mailbox: a mail runs between two records or barriers, like a timer.
 
@@ -141,21 +117,16 @@ class MailWakeups:
     def __init__(self, runtime_context: Any, keys: KeyContext, attempt: Attempt) -> None:
         from pemja import findClass
 
-        java_context = runtime_context.get_keyed_state_backend()._function_context._j_context
-        outer = java_context.getClass().getDeclaredField("this$0")
-        outer.setAccessible(True)
-        operator = outer.get(java_context)
         self._attempt = attempt
-        self._task: Any = operator.getContainingTask()
-        mailbox = self._task.getMailboxExecutorFactory().createExecutor(0)
+        self._task = _Task(runtime_context)
+        mailbox = self._task.task.getMailboxExecutorFactory().createExecutor(0)
         self._execute: Any = mailbox.execute
         self._yield: Any = getattr(mailbox, "yield")
-        self._fire: Any = operator.onProcessingTime
+        self._fire: Any = self._task.operator.onProcessingTime
         timer_class = findClass("org.apache.flink.streaming.api.operators.TimerHeapInternalTimer")
-        self._timer: Any = timer_class(_WAKE_TIMESTAMP, keys.java_key("!"), keys._namespace)
+        self._timer: Any = timer_class(_WAKE_TIMESTAMP, keys.java_key("!"), keys.namespace)
         self._target = _MailTarget()
         self._runnable: Any = _runnable(self._target, findClass)
-        self._was_running = False
         self._failure: BaseException | None = None
         self._failed_at: Any = None
         self._self_test()
@@ -169,9 +140,6 @@ class MailWakeups:
         self._runnable.run()
         if self._target.calls != 1:
             msg = "the Java runnable does not reach Python"
-            raise FrameworkFault(msg)
-        if self.is_dead():
-            msg = "the containing task says that it is over while it opens"
             raise FrameworkFault(msg)
 
     def again(self) -> None:
@@ -211,6 +179,8 @@ class MailWakeups:
     def fail(self, failure: BaseException) -> None:
         """Keep the failure with its traceback, which is lost on the way through Java."""
         if self._failure is None:
+            # Java shows type, message and frames; the chain of causes is in the log only.
+            _log.error("attempt %s fails its task", self._attempt.id, exc_info=failure)
             self._failure, self._failed_at = failure, failure.__traceback__
 
     def post(self) -> None:
@@ -221,18 +191,14 @@ class MailWakeups:
         execute(runnable, "flink-agents wake-up")
 
     def is_dead(self) -> bool:
-        """Whether the task was cancelled, failed or ended. A task that still opens is alive."""
-        task = self._task
-        if task is None or task.isCanceled() or task.isFailing():
-            return True
-        running = bool(task.isRunning())
-        self._was_running = self._was_running or running
-        return self._was_running and not running
+        """Whether the task was cancelled, failed or ended."""
+        return self._task.is_dead()
 
     def release(self) -> None:
         """Let go of Java and, for the sake of what Java keeps, of the operator."""
         self._target.run = None
-        self._task = self._execute = self._yield = self._fire = self._timer = self._runnable = None
+        self._task.release()
+        self._execute = self._yield = self._fire = self._timer = self._runnable = None
         self._failure = self._failed_at = None
 
     def _on_mail(self) -> None:
@@ -253,18 +219,13 @@ class MailWakeups:
         cause = _java_cause(crossing)
         if cause is None:
             raise crossing
-        task = self._task
-        if task is not None and not self.is_dead():
-            # What failed is Java (a sink, say): Flink must show that throwable, not that Python met it.
-            task.getEnvironment().failExternally(cause)
+        # What failed is Java (a sink, say): Flink must show that throwable, not that Python met it.
+        self._task.fail(cause)
         raise FrameworkFault(f"the task failed outside Python: {cause.toString()}") from None
 
 
 class PollWakeups:
-    """The fallback: one chain of processing-time timers per subtask, with back-off; nothing of Flink's private parts.
-
-    The attempt watch needs the containing task, so in this mode a dead attempt is fenced but not interrupted.
-    """
+    """The fallback: a chain of processing-time timers per subtask, with back-off; needs nothing private of Flink."""
 
     mode = "polling"
 
@@ -305,22 +266,45 @@ class PollWakeups:
         return True
 
     def fail(self, failure: BaseException) -> None:
-        """Nothing to keep: Flink calls the operator directly and shows what it raises."""
+        """Log it; Flink calls the operator directly and shows what it raises."""
+        _log.error("a turn fails its task", exc_info=failure)
+
+
+class _PollPort:
+    """What the attempt watch sees of a task that polls."""
+
+    def __init__(self, task: _Task, post: Callable[[], None]) -> None:
+        self.post = post
+        self.is_dead = task.is_dead
+        self.release = task.release
+
+
+def _poll(runtime_context: Any, keys: KeyContext, attempt: Attempt) -> PollWakeups:
+    wakeups = PollWakeups(keys)
+    try:
+        port = _PollPort(_Task(runtime_context), wakeups.notify)
+    except Exception as failure:  # reflection, see above
+        _log.warning("a dead attempt will be fenced, but not interrupted: no containing task: %s", describe(failure))
+    else:
+        watch = process_watch()
+        watch.register(attempt, port, watch.signal())
+    return wakeups
 
 
 def open_wakeups(runtime_context: Any, keys: KeyContext, attempt: Attempt) -> Wakeups:
     """Return the best way that works here, and log which. Task thread, in ``open()``."""
     wakeups: Wakeups
-    if os.environ.get(MODE_VARIABLE, "").lower() == "poll":
-        wakeups = PollWakeups(keys)
-        _log.info("wake-up by polling, as %s asks", MODE_VARIABLE)
+    asked = runtime_context.get_job_parameter(MODE_PARAMETER, None) or os.environ.get(MODE_VARIABLE, "")
+    if asked.lower() == "poll":
+        wakeups = _poll(runtime_context, keys, attempt)
+        _log.info("wake-up by polling, as the job or its environment asks")
     else:
         try:
             wakeups = MailWakeups(runtime_context, keys, attempt)
             _log.info("wake-up through the task's mailbox")
         except Exception as failure:  # reflection fails in many ways, and none of them may fail the job
             _log.warning("wake-up by polling: the task's mailbox cannot be reached: %s", describe(failure))
-            wakeups = PollWakeups(keys)
+            wakeups = _poll(runtime_context, keys, attempt)
     attempt.notify = wakeups.notify
     return wakeups
 
