@@ -28,7 +28,6 @@ from typing import Any, ClassVar
 from flink_agents.cluster.errors import ClusterFault, JvmDied
 from flink_agents.cluster.java import choose_java, jvm_environment
 from flink_agents.cluster.libpython import require_shared_library
-from flink_agents.cluster.libpython import require_shared_library
 from flink_agents.cluster.quiet import quiet_imports
 from flink_agents.cluster.rest import FlinkRest
 
@@ -228,7 +227,6 @@ class EmbeddedCluster:
 
         require_shared_library()
         java = choose_java(os.environ)
-        require_shared_library()
         connection = self._scratch / "gateway"
         environ = jvm_environment(os.environ, Path(sys.executable), java, conf)
         environ["_PYFLINK_CONN_INFO_PATH"] = str(connection)
