@@ -77,7 +77,9 @@ def models(model: type[BaseModel]) -> list[type[BaseModel]]:
 
 def test_every_key_is_described() -> None:
     section = JobConfig.__mro__[1]
-    fields = [(model.__name__, name, field) for model in models(section) for name, field in model.model_fields.items()]
+    # The library call has a model of its own, which no editor sees.
+    shown = [model for model in models(section) if not model.__name__.startswith("_")]
+    fields = [(model.__name__, name, field) for model in shown for name, field in model.model_fields.items()]
     assert len(fields) > 30
     assert not [(model, name) for model, name, field in fields if not field.description]
 
