@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,12 +12,23 @@ from pyflink.datastream.state import MapStateDescriptor, StateTtlConfig, ValueSt
 from flink_agents.durable.store import StateName
 from flink_agents.errors import FrameworkFault, StateFormat
 
-__all__ = ["RESTORED_BY", "FlinkStore", "KeyContext", "head_descriptor", "map_descriptor"]
+__all__ = ["RESTORED_BY", "FlinkStore", "KeyContext", "head_descriptor", "java_class", "map_descriptor"]
 
 RESTORED_BY = (StateName.REQUESTS, StateName.SLOTS)
 """The states whose keys have live work: these keys are woken after a restore."""
 
 _MAPS = (StateName.REQUESTS, StateName.SLOTS, StateName.MEMORY)
+
+
+@functools.cache
+def java_class(name: str) -> Any:
+    """Return a Java class of the JVM around this interpreter. Task thread; ``findClass`` fails on a thread of Python.
+
+    Kept for good: every look-up leaves some objects behind that nothing frees, and operators restart.
+    """
+    from pemja import findClass
+
+    return findClass(name)
 
 
 def head_descriptor(idle_key_ms: int) -> Any:
@@ -77,13 +89,11 @@ class KeyContext:
     """
 
     def __init__(self, runtime_context: Any) -> None:
-        from pemja import findClass
-
         backend = runtime_context.get_keyed_state_backend()
         self._backend = backend._keyed_state_backend
         self.timers = backend._function_context.timer_service()
-        self._row = findClass("org.apache.flink.types.Row")
-        self.namespace = findClass("org.apache.flink.runtime.state.VoidNamespace").INSTANCE
+        self._row = java_class("org.apache.flink.types.Row")
+        self.namespace = java_class("org.apache.flink.runtime.state.VoidNamespace").INSTANCE
         self._keys: dict[str, Any] = {}
 
     def remember(self, key: str) -> None:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from typing import Any
 
 from flink_agents.clock import monotonic_ms
+from flink_agents.runtime.flink_state import java_class
 
 __all__ = ["FLUSH_EVERY_MS", "FlinkCounters"]
 
@@ -75,11 +76,9 @@ class FlinkCounters:
 def _histogram(group: Any, name: str) -> Any:
     """Return a histogram that lives in Java, or, where Flink has none under its known name, its latest value."""
     try:
-        from pemja import findClass
-
-        java_class = findClass("org.apache.flink.runtime.metrics.DescriptiveStatisticsHistogram")
+        histogram = java_class("org.apache.flink.runtime.metrics.DescriptiveStatisticsHistogram")
         # PyFlink's metric group offers no histogram; the Java group behind it does.
-        return group._metrics.histogram(name, java_class(_HISTOGRAM_WINDOW))
+        return group._metrics.histogram(name, histogram(_HISTOGRAM_WINDOW))
     except Exception as failure:  # whatever reflection raises: the metric is not worth the task
         _log.info("no histogram for %s, showing the latest value instead: %r", name, failure)
         return group.distribution(name)

@@ -72,16 +72,17 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
         sys.path.extend(entry for entry in options.module_path if entry not in sys.path)
         self._attempt = Attempt()
         self._counters = FlinkCounters(runtime_context.get_metrics_group())
+        self._workers = process_workers(options.workers, self._fault)
+        self._workers.serve(self._attempt)
         self._subtask = Subtask(
             options=options,
             registry=build_registry(self._tools, options.module_path),
-            workers=process_workers(options.workers, self._fault),
+            workers=self._workers,
             clock=now_ms,
             attempt=self._attempt,
             counters=self._counters,
             fault=self._fault,
         )
-        self._workers = process_workers(options.workers, self._fault)
         self._store = FlinkStore(runtime_context, options.limits.idle_key_ms)
         self._keys = KeyContext(runtime_context)
         self._due: dict[str, None] = {}

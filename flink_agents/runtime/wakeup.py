@@ -6,6 +6,7 @@ opens, and has a fallback.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
@@ -15,7 +16,7 @@ from typing import Any, Protocol
 from flink_agents.clock import monotonic_ms, now_ms
 from flink_agents.errors import FrameworkFault, Interrupted
 from flink_agents.runtime.attempt_watch import WakeSignal, process_watch
-from flink_agents.runtime.flink_state import KeyContext
+from flink_agents.runtime.flink_state import KeyContext, java_class
 from flink_agents.scheduler.attempt import Attempt
 
 __all__ = ["MODE_PARAMETER", "MODE_VARIABLE", "MailWakeups", "PollWakeups", "Wakeups", "open_wakeups"]
@@ -115,18 +116,16 @@ class MailWakeups:
     mode = "mailbox"
 
     def __init__(self, runtime_context: Any, keys: KeyContext, attempt: Attempt) -> None:
-        from pemja import findClass
-
         self._attempt = attempt
         self._task = _Task(runtime_context)
         mailbox = self._task.task.getMailboxExecutorFactory().createExecutor(0)
         self._execute: Any = mailbox.execute
         self._yield: Any = getattr(mailbox, "yield")
         self._fire: Any = self._task.operator.onProcessingTime
-        timer_class = findClass("org.apache.flink.streaming.api.operators.TimerHeapInternalTimer")
+        timer_class = java_class("org.apache.flink.streaming.api.operators.TimerHeapInternalTimer")
         self._timer: Any = timer_class(_WAKE_TIMESTAMP, keys.java_key("!"), keys.namespace)
         self._target = _MailTarget()
-        self._runnable: Any = _runnable(self._target, findClass)
+        self._runnable: Any = _runnable(self._target)
         self._failure: BaseException | None = None
         self._failed_at: Any = None
         self._self_test()
@@ -328,14 +327,20 @@ def _java_cause(crossing: BaseException) -> Any:
     return throwable
 
 
-def _runnable(target: _MailTarget, find_class: Callable[[str], Any]) -> Any:
+def _runnable(target: _MailTarget) -> Any:
     """Return a Java ``ThrowingRunnable`` that calls ``target.get_value()``, out of classes that Flink ships."""
-    gauge = find_class("org.apache.flink.python.metric.embedded.MetricGauge")(target)
-    gauge_class = gauge.getClass()
-    interface = find_class("java.lang.Class").forName(
-        "org.apache.flink.util.function.ThrowingRunnable", True, gauge_class.getClassLoader()
+    gauge = java_class("org.apache.flink.python.metric.embedded.MetricGauge")(target)
+    interface, method = _runnable_parts()
+    return java_class("java.lang.invoke.MethodHandleProxies").asInterfaceInstance(interface, method.bindTo(gauge))
+
+
+@functools.cache
+def _runnable_parts() -> tuple[Any, Any]:
+    """Return the interface, and ``MetricGauge.getValue`` not yet bound to a gauge."""
+    gauge = java_class("org.apache.flink.python.metric.embedded.MetricGauge")(_MailTarget()).getClass()
+    interface = java_class("java.lang.Class").forName(
+        "org.apache.flink.util.function.ThrowingRunnable", True, gauge.getClassLoader()
     )
     # getMethod("getValue") without parameter types fails in the bridge, and there are two: one is synthetic.
-    method = next(method for method in gauge_class.getMethods() if method.getName() == "getValue")
-    handle = find_class("java.lang.invoke.MethodHandles").publicLookup().unreflect(method).bindTo(gauge)
-    return find_class("java.lang.invoke.MethodHandleProxies").asInterfaceInstance(interface, handle)
+    method = next(method for method in gauge.getMethods() if method.getName() == "getValue")
+    return interface, java_class("java.lang.invoke.MethodHandles").publicLookup().unreflect(method)
