@@ -20,6 +20,14 @@
         NestedGather                   a gather among the participants of a gather
         ForeignAwaitable               an action awaited something that is not one of our handles
         HandleMisuse                   a handle used in a way its state does not allow
+        JournalError                   the journal cannot do what was asked; names the journal and the fix
+          JournalUnavailable           cannot be reached at the moment, or is locked: may pass by itself
+          JournalRefused               wrong login, no such database, missing privilege, read-only, a folder
+          JournalFull                  no space left where it lies
+          JournalCorrupt               damaged, removed while in use, or no journal at all
+          JournalFormat                written by a newer release
+          RunUnknown                   the journal has no row of this run
+          RunInUse                     another live job works on this run
     BaseException
       ControlFlow                      user code must not swallow these
         Interrupted                    the runtime asked the call to stop; nothing is recorded
@@ -28,6 +36,7 @@
           StateFormat                  a stored value this version cannot read
           IllegalMove                  a slot was asked to make a move its state forbids
           ProcessModeRefused           the operator was started outside PyFlink's thread mode
+          JournalLost                  what was handed to the journal is not known to be recorded
         Uncapturable                   mark-in class: a failure that must fail the task, like MemoryError
 """
 
@@ -51,11 +60,20 @@ __all__ = [
     "Interrupted",
     "InvalidArguments",
     "InvalidInput",
+    "JournalCorrupt",
+    "JournalError",
+    "JournalFormat",
+    "JournalFull",
+    "JournalLost",
+    "JournalRefused",
+    "JournalUnavailable",
     "NestedGather",
     "NotStarted",
     "ProcessModeRefused",
     "RecordedError",
     "RejectedRecord",
+    "RunInUse",
+    "RunUnknown",
     "StateFormat",
     "TooLarge",
     "Uncapturable",
@@ -192,6 +210,54 @@ class HandleMisuse(FlinkAgentsError):
     code = "handle_misuse"
 
 
+class JournalError(FlinkAgentsError):
+    """Raised when the journal cannot do what was asked. Nothing of the failed operation counts as recorded."""
+
+    code = "journal"
+
+
+class JournalUnavailable(JournalError):
+    """Raised when the journal cannot be reached at the moment or is locked; trying again may help."""
+
+    code = "journal_unavailable"
+
+
+class JournalRefused(JournalError):
+    """Raised when the journal is there but must not be used: login, database, privilege, read-only, a folder."""
+
+    code = "journal_refused"
+
+
+class JournalFull(JournalError):
+    """Raised when there is no space left where the journal lies."""
+
+    code = "journal_full"
+
+
+class JournalCorrupt(JournalError):
+    """Raised when the journal is damaged, was removed while in use, or is no journal at all."""
+
+    code = "journal_corrupt"
+
+
+class JournalFormat(JournalError):
+    """Raised when the journal was written by a newer release than this one."""
+
+    code = "journal_format"
+
+
+class RunUnknown(JournalError):
+    """Raised when the journal has no row of the run: it is another journal than the one the job was submitted with."""
+
+    code = "run_unknown"
+
+
+class RunInUse(JournalError):
+    """Raised when another live job holds the lease of the run; the message names it and how long its lease runs."""
+
+    code = "run_in_use"
+
+
 class ControlFlow(BaseException):
     """Root of what user code must not catch: it is not an error of the call."""
 
@@ -232,6 +298,12 @@ class ProcessModeRefused(FrameworkFault):
     """The operator was opened outside PyFlink's thread mode, where timers are lost on recovery."""
 
     code = "process_mode_refused"
+
+
+class JournalLost(FrameworkFault):
+    """What was handed to the journal is not known to be recorded; the task must fail and recover."""
+
+    code = "journal_lost"
 
 
 class Uncapturable(ControlFlow):

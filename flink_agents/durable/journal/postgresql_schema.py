@@ -1,0 +1,189 @@
+"""The PostgreSQL journal's tables and statements, format 1; one statement does one kind of operation for many rows."""
+
+from __future__ import annotations
+
+from flink_agents.durable.journal.stored import FORMAT_VERSION
+
+__all__ = [
+    "ANSWERED",
+    "CALLS",
+    "CREATE",
+    "CREATE_SCHEMA",
+    "EARLIER_ATTEMPT",
+    "FINISH",
+    "FORMAT",
+    "INSERT_REQUESTS",
+    "LOCK_SETUP",
+    "MARK_FATAL",
+    "OPEN_ATTEMPT",
+    "PRUNE",
+    "REQUESTS",
+    "REQUESTS_FROM",
+    "SESSION",
+    "START",
+    "START_AGAIN",
+    "STORED",
+]
+
+# A client that is frozen within a transaction would keep its rows locked: the server then ends that session.
+SESSION = """
+SET statement_timeout = '30s'; SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '3s';
+SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'
+"""
+
+# Any fixed number: two processes that create the tables at the same time wait for each other on it.
+LOCK_SETUP = "SELECT pg_advisory_xact_lock(4702111234474983745)"
+
+FORMAT = "SELECT to_regnamespace('flink_agents')::text, to_regclass('flink_agents.journal_format')::text"
+
+CREATE_SCHEMA = "CREATE SCHEMA flink_agents"
+
+CREATE = f"""
+CREATE TABLE flink_agents.journal_format (version integer NOT NULL);
+INSERT INTO flink_agents.journal_format VALUES ({FORMAT_VERSION});
+CREATE TABLE flink_agents.runs (
+    run_id text PRIMARY KEY,
+    job text NOT NULL,
+    created_ms bigint NOT NULL,
+    lease_owner text,
+    lease_until_ms bigint
+);
+CREATE TABLE flink_agents.attempts (
+    opened bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    attempt_id text NOT NULL UNIQUE,
+    run_id text NOT NULL,
+    subtask integer NOT NULL,
+    parallelism integer NOT NULL
+);
+CREATE INDEX attempts_of_run ON flink_agents.attempts (run_id);
+CREATE TABLE flink_agents.requests (
+    key_hash text NOT NULL,
+    intake bigint NOT NULL,
+    run_id text NOT NULL,
+    key text NOT NULL,
+    request_id text NOT NULL,
+    content_digest text NOT NULL,
+    answered_ms bigint,
+    PRIMARY KEY (key_hash, intake)
+);
+CREATE INDEX requests_open ON flink_agents.requests (key_hash, intake) WHERE answered_ms IS NULL;
+CREATE INDEX requests_answered ON flink_agents.requests (answered_ms) WHERE answered_ms IS NOT NULL;
+CREATE TABLE flink_agents.calls (
+    key_hash text NOT NULL,
+    intake bigint NOT NULL,
+    idempotency_key text NOT NULL,
+    run_id text NOT NULL,
+    key text NOT NULL,
+    slot bigint NOT NULL,
+    kind text NOT NULL,
+    tool text NOT NULL,
+    digest text NOT NULL,
+    status text NOT NULL,
+    outcome text,
+    attempts bigint NOT NULL,
+    attempt_id text NOT NULL,
+    first_attempt_id text NOT NULL,
+    fatal text NOT NULL DEFAULT '',
+    first_started_ms bigint NOT NULL,
+    started_ms bigint NOT NULL,
+    ended_ms bigint NOT NULL DEFAULT 0,
+    PRIMARY KEY (key_hash, intake, idempotency_key)
+)
+"""
+
+OPEN_ATTEMPT = """
+INSERT INTO flink_agents.attempts (attempt_id, run_id, subtask, parallelism) VALUES (%s, %s, %s, %s)
+ON CONFLICT DO NOTHING
+"""
+
+EARLIER_ATTEMPT = """
+SELECT 1 FROM flink_agents.attempts WHERE run_id = %s AND (subtask = %s OR parallelism <> %s)
+AND opened < (SELECT opened FROM flink_agents.attempts WHERE attempt_id = %s) LIMIT 1
+"""
+
+INSERT_REQUESTS = """
+INSERT INTO flink_agents.requests (key_hash, intake, run_id, key, request_id, content_digest)
+SELECT * FROM unnest(%s::text[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::text[])
+ON CONFLICT DO NOTHING RETURNING key_hash, intake
+"""
+
+REQUESTS = """
+SELECT t.n, r.run_id, r.key, r.intake, r.request_id, r.content_digest
+FROM unnest(%s::text[], %s::bigint[]) WITH ORDINALITY AS t (key_hash, intake, n)
+JOIN flink_agents.requests AS r USING (key_hash, intake)
+"""
+
+_REQUESTS_OF_KEY = """
+SELECT run_id, key, intake, request_id, content_digest
+FROM flink_agents.requests WHERE key_hash = %(hash)s AND key = %(key)s AND
+"""
+
+REQUESTS_FROM = f"""
+{_REQUESTS_OF_KEY} intake >= %(intake)s
+UNION ALL {_REQUESTS_OF_KEY} intake < %(intake)s AND intake = ANY(%(also)s::bigint[])
+ORDER BY intake
+"""
+
+ANSWERED = """
+UPDATE flink_agents.requests AS r SET answered_ms = t.now_ms
+FROM unnest(%s::text[], %s::bigint[], %s::bigint[]) AS t (key_hash, intake, now_ms)
+WHERE r.key_hash = t.key_hash AND r.intake <= t.intake AND r.answered_ms IS NULL
+"""
+
+_INSERT_CALLS = """
+INSERT INTO flink_agents.calls AS c (key_hash, intake, idempotency_key, run_id, key, slot, kind, tool, digest,
+    status, outcome, attempts, attempt_id, first_attempt_id, fatal, first_started_ms, started_ms, ended_ms)
+SELECT * FROM unnest(%s::text[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::bigint[], %s::text[],
+    %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::bigint[],
+    %s::bigint[], %s::bigint[])
+ON CONFLICT (key_hash, intake, idempotency_key)
+"""
+
+# Begun by a later attempt than the asking one.
+_LATER = """EXISTS (
+    SELECT 1 FROM flink_agents.attempts AS theirs, flink_agents.attempts AS asking
+    WHERE theirs.attempt_id = c.attempt_id AND asking.attempt_id = {} AND theirs.opened > asking.opened)
+"""
+
+START = f"{_INSERT_CALLS} DO NOTHING RETURNING idempotency_key, attempts, fatal"
+
+START_AGAIN = f"""{_INSERT_CALLS} DO UPDATE SET attempts = greatest(c.attempts, excluded.attempts),
+    attempt_id = excluded.attempt_id, started_ms = excluded.started_ms
+WHERE c.outcome IS NULL AND NOT {_LATER.format("excluded.attempt_id")}
+RETURNING idempotency_key, attempts, fatal
+"""
+
+FINISH = f"""{_INSERT_CALLS} DO UPDATE SET status = excluded.status, outcome = excluded.outcome,
+    attempts = greatest(c.attempts, excluded.attempts), attempt_id = excluded.attempt_id,
+    started_ms = excluded.started_ms, ended_ms = excluded.ended_ms
+WHERE c.outcome IS NULL
+RETURNING idempotency_key, attempts, fatal
+"""
+
+MARK_FATAL = f"""{_INSERT_CALLS} DO UPDATE SET fatal = trim(c.fatal || ' ' || excluded.fatal)
+WHERE c.outcome IS NULL AND position(excluded.fatal in c.fatal) = 0
+RETURNING idempotency_key, attempts, fatal
+"""
+
+STORED = f"""
+SELECT t.n, c.status, c.outcome, c.attempts, c.attempt_id, c.fatal, {_LATER.format("t.asking")}
+FROM unnest(%s::text[], %s::bigint[], %s::text[], %s::text[])
+    WITH ORDINALITY AS t (key_hash, intake, idempotency_key, asking, n)
+JOIN flink_agents.calls AS c USING (key_hash, intake, idempotency_key)
+"""
+
+PRUNE = """
+WITH old AS (
+    SELECT key_hash, intake FROM flink_agents.requests WHERE answered_ms IS NOT NULL AND answered_ms <= %s
+    ORDER BY answered_ms LIMIT %s FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM flink_agents.calls AS c USING old WHERE c.key_hash = old.key_hash AND c.intake = old.intake
+)
+DELETE FROM flink_agents.requests AS r USING old WHERE r.key_hash = old.key_hash AND r.intake = old.intake
+"""
+
+CALLS = """
+SELECT c.run_id, c.key, c.intake, c.slot, c.kind, c.tool, c.digest, c.idempotency_key, r.request_id, c.status,
+    c.outcome, c.fatal, c.attempts, c.attempt_id, c.first_attempt_id, c.first_started_ms, c.started_ms, c.ended_ms
+FROM flink_agents.calls AS c LEFT JOIN flink_agents.requests AS r USING (key_hash, intake)
+"""

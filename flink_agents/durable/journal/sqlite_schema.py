@@ -1,0 +1,131 @@
+"""The SQLite journal's tables and statements, format 1."""
+
+from __future__ import annotations
+
+from flink_agents.durable.journal.stored import FORMAT_VERSION
+
+__all__ = [
+    "ANSWERED",
+    "CALLS",
+    "CREATE",
+    "FINISH",
+    "INSERT_REQUEST",
+    "MARK_FATAL",
+    "PRUNABLE",
+    "REQUESTS_FROM",
+    "START",
+    "START_AGAIN",
+    "STORED",
+    "STORED_COUNTS",
+]
+
+CREATE = f"""
+CREATE TABLE journal_format (version INTEGER NOT NULL);
+INSERT INTO journal_format VALUES ({FORMAT_VERSION});
+CREATE TABLE runs (
+    run_id TEXT PRIMARY KEY,
+    job TEXT NOT NULL,
+    created_ms INTEGER NOT NULL,
+    lease_owner TEXT,
+    lease_until_ms INTEGER
+);
+CREATE TABLE attempts (
+    opened INTEGER PRIMARY KEY AUTOINCREMENT,
+    attempt_id TEXT NOT NULL UNIQUE,
+    run_id TEXT NOT NULL,
+    subtask INTEGER NOT NULL,
+    parallelism INTEGER NOT NULL
+);
+CREATE INDEX attempts_of_run ON attempts (run_id);
+CREATE TABLE requests (
+    key_hash TEXT NOT NULL,
+    intake INTEGER NOT NULL,
+    run_id TEXT NOT NULL,
+    key TEXT NOT NULL,
+    request_id TEXT NOT NULL,
+    content_digest TEXT NOT NULL,
+    answered_ms INTEGER,
+    PRIMARY KEY (key_hash, intake)
+);
+CREATE INDEX requests_open ON requests (key_hash, intake) WHERE answered_ms IS NULL;
+CREATE INDEX requests_answered ON requests (answered_ms) WHERE answered_ms IS NOT NULL;
+CREATE TABLE calls (
+    key_hash TEXT NOT NULL,
+    intake INTEGER NOT NULL,
+    idempotency_key TEXT NOT NULL,
+    run_id TEXT NOT NULL,
+    key TEXT NOT NULL,
+    slot INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    tool TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    status TEXT NOT NULL,
+    outcome TEXT,
+    attempts INTEGER NOT NULL,
+    attempt_id TEXT NOT NULL,
+    first_attempt_id TEXT NOT NULL,
+    fatal TEXT NOT NULL DEFAULT '',
+    first_started_ms INTEGER NOT NULL,
+    started_ms INTEGER NOT NULL,
+    ended_ms INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (key_hash, intake, idempotency_key)
+);
+"""
+
+INSERT_REQUEST = """
+INSERT INTO requests (key_hash, intake, run_id, key, request_id, content_digest)
+VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+"""
+
+ANSWERED = """
+UPDATE requests INDEXED BY requests_open SET answered_ms = ? WHERE key_hash = ? AND intake <= ? AND answered_ms IS NULL
+"""
+
+REQUESTS_FROM = "SELECT run_id, key, intake, request_id, content_digest FROM requests WHERE key_hash = ? AND key = ?"
+
+_INSERT_CALL = """
+INSERT INTO calls (key_hash, intake, idempotency_key, run_id, key, slot, kind, tool, digest,
+    status, outcome, attempts, attempt_id, first_attempt_id, fatal, first_started_ms, started_ms, ended_ms)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (key_hash, intake, idempotency_key)
+"""
+
+# Begun by a later attempt than the one in the second place.
+_LATER = """EXISTS (
+    SELECT 1 FROM attempts AS theirs, attempts AS asking
+    WHERE theirs.attempt_id = calls.attempt_id AND asking.attempt_id = {} AND theirs.opened > asking.opened)
+"""
+
+START = f"{_INSERT_CALL} DO NOTHING"
+
+START_AGAIN = f"""{_INSERT_CALL} DO UPDATE SET attempts = max(calls.attempts, excluded.attempts),
+    attempt_id = excluded.attempt_id, started_ms = excluded.started_ms
+WHERE calls.outcome IS NULL AND NOT {_LATER.format("excluded.attempt_id")}
+"""
+
+FINISH = f"""{_INSERT_CALL} DO UPDATE SET status = excluded.status, outcome = excluded.outcome,
+    attempts = max(calls.attempts, excluded.attempts), attempt_id = excluded.attempt_id,
+    started_ms = excluded.started_ms, ended_ms = excluded.ended_ms
+WHERE calls.outcome IS NULL
+"""
+
+MARK_FATAL = f"""{_INSERT_CALL} DO UPDATE SET fatal = trim(calls.fatal || ' ' || excluded.fatal)
+WHERE calls.outcome IS NULL AND instr(calls.fatal, excluded.fatal) = 0
+"""
+
+STORED = f"""
+SELECT status, outcome, attempts, attempt_id, fatal, {_LATER.format("?")}
+FROM calls WHERE key_hash = ? AND intake = ? AND idempotency_key = ?
+"""
+
+STORED_COUNTS = "SELECT attempts, fatal FROM calls WHERE key_hash = ? AND intake = ? AND idempotency_key = ?"
+
+PRUNABLE = """
+SELECT key_hash, intake FROM requests WHERE answered_ms IS NOT NULL AND answered_ms <= ? ORDER BY answered_ms LIMIT ?
+"""
+
+CALLS = """
+SELECT c.run_id, c.key, c.intake, c.slot, c.kind, c.tool, c.digest, c.idempotency_key, r.request_id, c.status,
+    c.outcome, c.fatal, c.attempts, c.attempt_id, c.first_attempt_id, c.first_started_ms, c.started_ms, c.ended_ms
+FROM calls AS c LEFT JOIN requests AS r ON r.key_hash = c.key_hash AND r.intake = c.intake
+"""
