@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from flink_agents.faults import FAULT_POINTS
 
-__all__ = ["CrashAt", "PlannedCrash"]
+__all__ = ["CrashAt", "PlannedCrash", "check_point"]
 
 
 class PlannedCrash(BaseException):
     """Raised at an armed fault point; the harness answers with a crash and a restore."""
+
+
+def check_point(point: str) -> None:
+    """Return if there is such a fault point.
+
+    Raises:
+        ValueError: with the points that there are.
+    """
+    when, _, name = point.partition(":")
+    if when not in ("before", "after") or name not in FAULT_POINTS:
+        msg = f"no fault point {point!r}; a point is before: or after: one of {', '.join(FAULT_POINTS)}"
+        raise ValueError(msg)
 
 
 class CrashAt:
@@ -19,10 +31,7 @@ class CrashAt:
     """
 
     def __init__(self, point: str, nth: int = 1) -> None:
-        when, _, name = point.partition(":")
-        if when not in ("before", "after") or name not in FAULT_POINTS:
-            msg = f"no fault point {point!r}; a point is before: or after: one of {', '.join(FAULT_POINTS)}"
-            raise ValueError(msg)
+        check_point(point)
         self.point = point
         self.remaining = nth
 
