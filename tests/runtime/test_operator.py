@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from flink_agents.connectors.jsonl_sink import write_jsonl
 from flink_agents.errors import ProcessModeRefused
 from flink_agents.options import Limits, OperatorOptions
 
@@ -214,6 +216,24 @@ def test_counters_are_flink_metrics(operator_job: MakeJob, request_of: MakeReque
     wanted = {"requests": 10, "responses": 10, "rejects": 1}
     job.until(lambda: job.cluster.rest.counters(submitted, names) == wanted)
     job.cluster.rest.cancel(submitted)
+
+
+@pytest.mark.flink
+@pytest.mark.rule(1, 5)
+def test_a_stream_of_dicts_is_answered_like_one_of_strings(operator_job: MakeJob, request_of: MakeRequest) -> None:
+    from flink_agents.datastream import tool_calls
+
+    job = operator_job()
+    records = [json.loads(request_of(n, key=f"k{n}", tool="wait", calls=2)) for n in range(10)]
+
+    def build(env: Any) -> None:
+        streams = tool_calls(env.from_collection([*records, {"no": "key"}]), key_by="key", tools=[quick(job.folder)])
+        write_jsonl(streams.responses, job.folder / "out", roll_ms=500, name="responses")
+        write_jsonl(streams.rejects, job.folder / "rejects", roll_ms=500, name="rejects")
+
+    job.finish(job.cluster.submit("dicts", {"restart-strategy.type": "none"}, build))
+    checked(job, 10, 2)
+    assert [reject["field"] for reject in job.rejects()] == ["key"]
 
 
 def test_process_mode_is_refused_with_the_reason(cluster_free_operator: Any) -> None:
