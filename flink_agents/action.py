@@ -23,7 +23,10 @@ class ToolCallAction:
 
     async def __call__(self, event: ToolRequestEvent, ctx: ActionContext) -> ToolResponseEvent:
         """Run the calls of ``event``. Runs again from its top after a restore; finished calls are not run again."""
-        handles = [ctx.call_tool(call.tool, call.arguments, position=call.position) for call in event.calls]
+        handles = [
+            ctx.call_tool(call.tool, call.arguments, position=call.position, call_id=call.call_id)
+            for call in event.calls
+        ]
         outcomes = await ctx.gather(*handles, max_in_flight=self._max_in_flight)
         results = tuple(_result(call, outcome) for call, outcome in zip(event.calls, outcomes, strict=True))
         return ToolResponseEvent(event.request_id, event.key, results, event.metadata)

@@ -26,10 +26,11 @@ class ActionContext:
         self._registry = registry
         self._limits = limits
 
-    def call_tool(self, name: str, arguments: Any, *, position: int = -1) -> DurableFuture:
+    def call_tool(self, name: str, arguments: Any, *, position: int = -1, call_id: Any = None) -> DurableFuture:
         """Return a cold handle on one call of a tool.
 
-        ``arguments`` is an object or a JSON string of one; ``position`` is the call's place in its request. Looking up
+        ``arguments`` is an object or a JSON string of one; ``position`` is the call's place in its request, ``call_id``
+        what the request calls it. Looking up
         the tool and checking the arguments is the call's preparation: their failure is the call's own.
         """
 
@@ -42,7 +43,7 @@ class ActionContext:
                 raise InvalidArguments(str(error), dict(spec.parameters)) from None
             return Prepared(tool.prepare(given), spec.execution, spec.name, spec.max_concurrent)
 
-        return DurableFuture(CallSpec(TOOL_KIND, name, position, codec.digest(arguments), prepare))
+        return DurableFuture(CallSpec(TOOL_KIND, name, position, codec.digest(arguments), prepare, call_id))
 
     def gather(self, *handles: AsyncFuture[Any], max_in_flight: int = 16) -> GatherFuture:
         """Return a handle on several calls: awaiting it gives their outcomes in the order of the arguments.

@@ -8,7 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-__all__ = ["Execution", "Limits", "Mode", "OnMismatch", "OperatorOptions", "ToolCallOptions", "WorkerOptions"]
+__all__ = [
+    "Execution",
+    "Limits",
+    "Mode",
+    "OnInterrupt",
+    "OnMismatch",
+    "OperatorOptions",
+    "ToolCallOptions",
+    "WorkerOptions",
+]
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -27,6 +36,14 @@ class OnMismatch(str, Enum):
 
     RERUN = "rerun"
     FAIL = "fail"
+
+
+class OnInterrupt(str, Enum):
+    """What happens to a call that was cut off: it runs again, fails as in doubt, or its reconciler decides."""
+
+    RERUN = "rerun"
+    FAIL = "fail"
+    RECONCILE = "reconcile"
 
 
 class Execution(str, Enum):

@@ -177,7 +177,7 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
         # Persist, act, emit: a body never runs and a record never leaves for a state that could not be written.
         view.flush()
         if turn.start:
-            self._workers.start(turn.start)
+            self._subtask.start(turn.start)
         yield from turn.responses
         for reject in turn.rejects:
             yield REJECTS, reject

@@ -3,28 +3,46 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from flink_agents import codec
 from flink_agents.action import ToolCallAction
 from flink_agents.clock import Clock, now_ms
 from flink_agents.context import ActionContext
 from flink_agents.durable.head import Head
+from flink_agents.durable.journal.rows import RequestRow
 from flink_agents.durable.store import WriteBehind
 from flink_agents.errors import RejectedRecord
 from flink_agents.faults import Fault, no_fault
 from flink_agents.options import OperatorOptions
-from flink_agents.runtime.turn import KeyActivity, Turn, TurnParts, reject
+from flink_agents.runtime.turn import KeyActivity, Turn, TurnParts, content_digest, reject
 from flink_agents.scheduler.admission import Admission
 from flink_agents.scheduler.attempt import Attempt
-from flink_agents.scheduler.call import Completion, Ending
+from flink_agents.scheduler.call import Completion, Ending, RunningCall
+from flink_agents.scheduler.call_journal import CallJournal, Writer
 from flink_agents.scheduler.run import Counters, Services
 from flink_agents.scheduler.workers import Workers
 from flink_agents.tools.registry import ToolRegistry
 
-__all__ = ["REJECT_KEY_PREFIX", "Subtask"]
+__all__ = ["REJECT_KEY_PREFIX", "JournalPort", "Subtask"]
 
 REJECT_KEY_PREFIX = "!"
 """Keys of records that have none: canonical JSON never begins with it, so no request can share such a key."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalPort:
+    """The journal as the subtask needs it.
+
+    ``first_attempt``: nothing of an earlier attempt can be there. ``requests_from(key, number, also)`` lists the
+    recorded requests of a key from a number on, and those among ``also``; called on the task thread, so it is quick.
+    """
+
+    writer: Writer
+    first_attempt: bool
+    requests_from: Callable[[str, int, Collection[int]], Sequence[RequestRow]]
 
 
 class Subtask:
@@ -44,20 +62,31 @@ class Subtask:
         counters: Counters,
         clock: Clock = now_ms,
         fault: Fault = no_fault,
+        run_id: str = "",
+        journal: JournalPort | None = None,
     ) -> None:
         self.options = options
         self.attempt = attempt
+        self._run_id = run_id
+        self._journal = journal
+        self._workers = workers
+        self._call_journal: CallJournal | None = None
+        if journal is not None:
+            self._call_journal = CallJournal(journal.writer, workers, attempt, clock, options.limits.fatal_attempts)
         self.unanswered = 0
         self._counters = counters
         self._admission = Admission(workers.permits)
-        services = Services(attempt, self._admission, clock, counters, fault, options.limits.result)
+        services = Services(attempt, self._admission, clock, counters, fault, options.limits.result, self._call_journal)
         self._parts = TurnParts(
             options,
             services,
             ToolCallAction(options.tool_calls),
             ActionContext(registry, options.limits),
             self._note_answered,
+            run_id,
+            journal is not None and not journal.first_attempt,
         )
+        self._unmatched: dict[str, dict[str, list[int]]] = {}
         self._busy: dict[str, KeyActivity] = {}
         self._inbox: dict[str, list[Completion]] = {}
         self._again: deque[str] = deque()
@@ -94,7 +123,8 @@ class Subtask:
                 self._adopt(key, activity, restored)
                 activity.resume(store, turn)
             self.unanswered += 1
-            activity.take_in(record, store, turn)
+            number, seen = self._number(key, activity.head, record)
+            activity.take_in(record, store, turn, number=number, seen=seen)
         except RejectedRecord as error:
             self.unanswered -= 1
             self._counters.inc("rejects")
@@ -128,6 +158,13 @@ class Subtask:
         self._end_turn(key, activity, turn)
         return turn
 
+    def start(self, calls: Sequence[RunningCall]) -> None:
+        """Begin bodies once the turn that asked for them is written. Task thread; returns at once."""
+        if self._call_journal is not None:
+            self._call_journal.start(calls)
+        else:
+            self._workers.start(calls)
+
     def replay(self, key: str, store: WriteBehind) -> Turn:
         """Run the key's action again from its top on what is recorded, as after a restore. For tests."""
         turn = Turn()
@@ -139,6 +176,8 @@ class Subtask:
 
     def due_keys(self) -> list[str]:
         """Drain what workers handed back and what became free; return the keys that need ``wake``, each once."""
+        if self.attempt.failure is not None:
+            raise self.attempt.failure
         completions, inbox = self.attempt.completions, self._inbox
         while completions:
             completion = completions.popleft()
@@ -158,6 +197,31 @@ class Subtask:
         for activity in self._busy.values():
             activity.close()
         self._busy.clear()
+
+    def _number(self, key: str, head: Head, record: str | dict[str, Any]) -> tuple[int | None, bool]:
+        """Return the number of a record (None: the key's next one), and whether it had that before a restore.
+
+        What the source repeats after a restore may come in another order. The rows are read at the first touch of a
+        key; records that are equal take their numbers in order.
+        """
+        if self._journal is None or self._journal.first_attempt:
+            return None, False
+        unmatched = self._unmatched.get(key)
+        if unmatched is None:
+            unmatched = self._unmatched[key] = {}
+            for row in self._journal.requests_from(key, head.next, head.gaps):
+                unmatched.setdefault(row.content_digest, []).append(row.intake)
+        if not unmatched:
+            return None, False
+        text = record if isinstance(record, str) else codec.dumps(record)
+        numbers = unmatched.get(content_digest(text))
+        if not numbers:
+            # A new request: its number stands above all that are still to come again.
+            return max([head.next, *(max(rows) + 1 for rows in unmatched.values())]), False
+        number = numbers.pop(0)
+        if not numbers:
+            del unmatched[content_digest(text)]
+        return number, True
 
     def _adopt(self, key: str, activity: KeyActivity, restored: int) -> None:
         self._busy[key] = activity

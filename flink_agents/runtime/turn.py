@@ -7,6 +7,7 @@ the state, then it begins the bodies, then it emits. So nothing acts on a state 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from flink_agents import codec
 from flink_agents.action import ToolCallAction
 from flink_agents.context import ActionContext
 from flink_agents.durable.head import Head
+from flink_agents.durable.journal.rows import RequestRow
 from flink_agents.durable.slot_log import SlotLog
 from flink_agents.durable.store import StateName, WriteBehind
 from flink_agents.errors import RejectedRecord, StateFormat
@@ -23,8 +25,9 @@ from flink_agents.options import OperatorOptions
 from flink_agents.records import parse_request
 from flink_agents.scheduler.call import Completion, RunningCall
 from flink_agents.scheduler.run import ActionRun, RunStatus, Services
+from flink_agents.scheduler.tool_context import Origin
 
-__all__ = ["KeyActivity", "Turn", "TurnParts"]
+__all__ = ["KeyActivity", "Turn", "TurnParts", "content_digest"]
 
 REQUESTS_PER_TURN = 64
 """A key with a long queue of requests that need no worker gives the task thread back after so many."""
@@ -55,6 +58,8 @@ class TurnParts:
     action: ToolCallAction
     context: ActionContext
     on_answered: Callable[[], None]
+    run_id: str = ""
+    look_up: bool = False
 
 
 class KeyActivity:
@@ -79,24 +84,31 @@ class KeyActivity:
         """Whether every request of the key is answered."""
         return self.head.waiting == 0
 
-    def take_in(self, record: str | dict[str, Any], store: WriteBehind, turn: Turn) -> None:
-        """Store a request under the key's next number, before anything else happens for it.
+    def take_in(
+        self, record: str | dict[str, Any], store: WriteBehind, turn: Turn, *, number: int | None, seen: bool
+    ) -> None:
+        """Store a request under its number, before anything else happens for it.
+
+        ``number`` None gives it the key's next one; ``seen`` says that it had the number before a restore.
 
         Raises:
             RejectedRecord: if the record is no request; nothing is stored then.
         """
-        intake = self.head.next
-        options = self._parts.options
+        head, options = self.head, self._parts.options
+        intake = head.next if number is None else number
         request = parse_request(record, options.key_by, intake, options.limits.record)
         text = record if isinstance(record, str) else codec.dumps(record)
+        head.take(number)
         store.insert(StateName.REQUESTS, str(intake), f'{{"v":1,"r":{text}}}')
-        self.head.next = intake + 1
+        journal = self._parts.services.journal
+        if journal is not None and not seen:
+            journal.put_request(self._request_row(request, intake, text))
         self._parts.services.counters.inc("requests")
-        if self.head.waiting == 1:
-            self._begin(request, intake, store, restored=False)
+        if head.waiting == 1:
+            self._begin(request, intake, store, seen=seen, restored=False)
             self._finish(store, turn)
         else:
-            self.head.save(store)
+            head.save(store)
 
     def resume(self, store: WriteBehind, turn: Turn) -> None:
         """Run the restored requests of the key: the active one from its top, its recorded slots answer at once."""
@@ -121,7 +133,7 @@ class KeyActivity:
         if self._run is not None and self._log is not None and self._request is not None:
             self._log.sync(store)
             store.flush()
-            self._log = SlotLog(self.head.answered + 1, self._parts.options.tool_calls.on_mismatch)
+            self._log = SlotLog(self._run.origin.intake, self._parts.options.tool_calls.on_mismatch)
             self._log.restore(store)
             self._run.log = self._log
             self._run.begin(self._parts.action(self._request, self._parts.context))
@@ -134,7 +146,7 @@ class KeyActivity:
             self._run = None
 
     def _next_request(self, store: WriteBehind, *, restored: bool) -> None:
-        intake = self.head.answered + 1
+        intake = self.head.first
         text = store.get(StateName.REQUESTS, str(intake))
         if text is None:
             msg = f"request {intake} of key {self.key} is missing from state"
@@ -149,9 +161,13 @@ class KeyActivity:
         except (ValueError, KeyError, TypeError, RejectedRecord) as error:
             msg = f"request {intake} of key {self.key} cannot be read from state: {error}"
             raise StateFormat(msg) from error
-        self._begin(request, intake, store, restored=restored)
+        self._begin(request, intake, store, seen=True, restored=restored)
 
-    def _begin(self, request: ToolRequestEvent, intake: int, store: WriteBehind, *, restored: bool) -> None:
+    def _request_row(self, request: ToolRequestEvent, intake: int, text: str) -> RequestRow:
+        return RequestRow(self._parts.run_id, self.key, intake, request.request_id, content_digest(text))
+
+    def _begin(self, request: ToolRequestEvent, intake: int, store: WriteBehind, *, seen: bool, restored: bool) -> None:
+        """Start the action. ``seen``: an earlier attempt may have begun it; ``restored``: so may have this state's."""
         parts = self._parts
         self.head.active = intake
         self._request = request
@@ -159,7 +175,8 @@ class KeyActivity:
         self._log = SlotLog(intake, parts.options.tool_calls.on_mismatch)
         if restored:
             self._log.restore(store)
-        self._run = ActionRun(self.key, self._log, parts.services)
+        origin = Origin(parts.run_id, request.key, self.key, request.request_id, intake, look_up=seen and parts.look_up)
+        self._run = ActionRun(origin, self._log, parts.services)
         self._run.begin(parts.action(request, parts.context))
 
     def _finish(self, store: WriteBehind, turn: Turn) -> None:
@@ -195,14 +212,21 @@ class KeyActivity:
         services.fault("before:cleaned")
         run.log.clear()
         run.log.sync(store)
-        intake = self.head.active
+        intake = run.origin.intake
         store.remove(StateName.REQUESTS, str(intake))
-        self.head.answered, self.head.active = self.head.answered + 1, None
+        self.head.answer()
+        if services.journal is not None:
+            services.journal.answered(self._parts.run_id, self.key, intake)
         self._run = self._log = self._request = None
         services.counters.inc("responses")
         services.counters.latency("request_ms", services.clock() - self._started_ms)
         services.fault("after:cleaned")
         self._parts.on_answered()
+
+
+def content_digest(text: str) -> str:
+    """Return what tells a request from another one with the same id when a source repeats it after a restore."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _statistics(response: ToolResponseEvent, reran: int) -> str:

@@ -68,6 +68,7 @@ class Admission:
         # While others wait a newcomer goes to the end of the line, even if there is room: the room is theirs.
         if not self._line and gate.has_room and self._acquire(call):
             gate.running += 1
+            call.admitted = True
             return True
         gate.waiting.setdefault(call.key, deque()).append(call)
         self._line.setdefault(call.prepared.gate, gate)
@@ -76,7 +77,8 @@ class Admission:
 
     def ended(self, call: RunningCall) -> None:
         """Note that a body ended; the worker gave its permit back itself."""
-        self._gate(call).running -= 1
+        if call.admitted:
+            self._gate(call).running -= 1
 
     def withdraw(self, call: RunningCall) -> None:
         """Give back the room of a granted call that will not begin."""
@@ -107,6 +109,7 @@ class Admission:
     def _grant_first(self, name: str, gate: _Gate) -> None:
         call = gate.pop()
         gate.running += 1
+        call.admitted = True
         self._waiting -= 1
         self._granted.setdefault(call.key, []).append(call)
         if gate.waiting:

@@ -82,12 +82,23 @@ class Attempt:
     thread and must not raise.
     """
 
-    __slots__ = ("__weakref__", "_lock", "_on_interrupt", "_running", "completions", "id", "interrupted", "notify")
+    __slots__ = (
+        "__weakref__",
+        "_lock",
+        "_on_interrupt",
+        "_running",
+        "completions",
+        "failure",
+        "id",
+        "interrupted",
+        "notify",
+    )
 
     def __init__(self) -> None:
         self.id = uuid.uuid4().hex
         self.completions: deque[Completion] = deque()
         self.notify: Callable[[], None] = _nothing
+        self.failure: BaseException | None = None
         self.interrupted = False
         self._lock = threading.Lock()
         self._running: dict[int, CancellationToken] = {}
@@ -117,6 +128,11 @@ class Attempt:
     def deliver(self, completion: Completion) -> None:
         """Hand a body's end to the task thread. Any thread."""
         self.completions.append(completion)
+        self.notify()
+
+    def fail(self, failure: BaseException) -> None:
+        """Have the task thread fail the task with this fault, which belongs to no single call. Any thread."""
+        self.failure = failure
         self.notify()
 
     def interrupt(self) -> None:

@@ -6,16 +6,18 @@ import asyncio
 import concurrent.futures
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, NamedTuple
 
 from flink_agents import codec
+from flink_agents.durable.journal.rows import CallKey
 from flink_agents.durable.outcome import Failed, Outcome, Succeeded
 from flink_agents.errors import FrameworkFault, Interrupted, Uncapturable
 from flink_agents.failures import capture
-from flink_agents.options import Execution
+from flink_agents.options import Execution, OnInterrupt
 from flink_agents.scheduler.attempt import Attempt, CancellationToken
+from flink_agents.scheduler.tool_context import ToolContext, running_tool_context
 
 __all__ = ["Completion", "Ending", "Prepared", "RunningCall", "conclude", "conclude_exception", "is_fatal", "run_body"]
 
@@ -30,13 +32,17 @@ class Prepared(NamedTuple):
     execution: Execution
     gate: str
     max_concurrent: int | None = None
+    on_interrupt: OnInterrupt = OnInterrupt.RERUN
+    reconcile: Callable[[], Any] | None = None
 
 
 @dataclass(slots=True, eq=False)
 class RunningCall:
     """One attempt of one call, as workers see it: never state, never the operator.
 
-    ``result_limit`` is the largest result in bytes of its encoded text.
+    ``result_limit`` is the largest result in bytes of its encoded text; ``deliver`` takes the body's end, on the thread
+    that ran it; ``attempts`` counts the bodies begun, this one included; ``row`` names the call in the journal, where
+    there is one; ``look_up`` says whether an earlier attempt may have left something there.
     """
 
     key: str
@@ -45,6 +51,35 @@ class RunningCall:
     prepared: Prepared
     token: CancellationToken
     result_limit: int
+    deliver: Callable[[Completion], None]
+    context: ToolContext | None = None
+    attempts: int = 1
+    admitted: bool = False
+    journal_row: CallKey | None = None
+    look_up: bool = False
+
+    @property
+    def row(self) -> CallKey:
+        """The call's name in the journal.
+
+        Raises:
+            FrameworkFault: where the job has no journal.
+        """
+        if self.journal_row is None:
+            msg = f"slot {self.slot_index} of key {self.key} has no row in a journal"
+            raise FrameworkFault(msg)
+        return self.journal_row
+
+    def set_attempts(self, attempts: int) -> None:
+        """Correct the number of this body by what the journal knows."""
+        self.attempts = attempts
+        if self.context is not None:
+            self.context.attempt = attempts
+
+    def with_body(self, body: Callable[[], Any], deliver: Callable[[Completion], None]) -> RunningCall:
+        """Return this call with something else to run in its place, on a thread."""
+        prepared = self.prepared._replace(body=body, execution=Execution.THREAD)
+        return replace(self, prepared=prepared, deliver=deliver)
 
 
 class Ending(Enum):
@@ -56,13 +91,19 @@ class Ending(Enum):
 
 
 class Completion(NamedTuple):
-    """How a body ended. ``outcome`` is set for ``ENDED``, ``exception`` for the other endings."""
+    """How a body ended. ``outcome`` is set for ``ENDED``, ``exception`` for the other endings.
+
+    ``recorded`` says that the outcome was in the journal before this attempt had one; ``attempts`` then counts the
+    bodies it took.
+    """
 
     call: RunningCall
     ending: Ending
     outcome: Outcome | None
     exception: BaseException | None
     duration_ms: int
+    attempts: int = 0
+    recorded: bool = False
 
 
 def is_fatal(exception: BaseException) -> bool:
@@ -101,8 +142,11 @@ def run_body(call: RunningCall, elapsed_ms: Callable[[], float]) -> Completion:
     ``elapsed_ms`` is a monotonic clock in milliseconds.
     """
     began = elapsed_ms()
+    entered = running_tool_context.set(call.context)
     try:
         value = call.prepared.body()
     except BaseException as exception:  # SystemExit and KeyboardInterrupt raised by a tool are that call's failure
         return conclude_exception(call, exception, round(elapsed_ms() - began))
+    finally:
+        running_tool_context.reset(entered)
     return conclude(call, value, round(elapsed_ms() - began))

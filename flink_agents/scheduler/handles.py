@@ -38,6 +38,7 @@ class CallSpec(NamedTuple):
     position: int
     digest: str
     prepare: Callable[[], Prepared]
+    call_id: Any = None
 
 
 class CallOutcome:

@@ -11,13 +11,14 @@ from typing import Any, Protocol
 
 from flink_agents.clock import Clock, monotonic_ms
 from flink_agents.durable.identity import Identity
+from flink_agents.durable.journal.rows import CallKey
 from flink_agents.durable.outcome import Failed, Outcome
 from flink_agents.durable.slot_log import SlotLog
-from flink_agents.durable.slots import SlotStatus
+from flink_agents.durable.slots import Slot, SlotStatus
 from flink_agents.errors import FlinkAgentsError, ForeignAwaitable, FrameworkFault, HandleMisuse, Interrupted
 from flink_agents.failures import capture
 from flink_agents.faults import Fault
-from flink_agents.options import Execution
+from flink_agents.options import Execution, OnInterrupt
 from flink_agents.scheduler.admission import Admission
 from flink_agents.scheduler.attempt import Attempt, CancellationToken
 from flink_agents.scheduler.call import (
@@ -29,11 +30,20 @@ from flink_agents.scheduler.call import (
     is_interruption,
     run_body,
 )
+from flink_agents.scheduler.call_journal import CallJournal
 from flink_agents.scheduler.handles import CallOutcome, DurableFuture, HandleState, Wait
+from flink_agents.scheduler.tool_context import Origin, ToolContext
 
 __all__ = ["ActionRun", "Counters", "RunStatus", "Services"]
 
 _log = logging.getLogger(__name__)
+
+
+def _never_prepared() -> None:
+    """Stand in for the body of a call whose preparation failed."""
+
+
+_UNPREPARED = Prepared(_never_prepared, Execution.INLINE, "")
 
 
 class Counters(Protocol):
@@ -56,6 +66,7 @@ class Services:
     counters: Counters
     fault: Fault
     result_limit: int
+    journal: CallJournal | None = None
 
 
 class RunStatus(Enum):
@@ -74,8 +85,9 @@ class ActionRun:
     from its top and recorded slots answer at once.
     """
 
-    def __init__(self, key: str, log: SlotLog, services: Services) -> None:
-        self.key = key
+    def __init__(self, origin: Origin, log: SlotLog, services: Services) -> None:
+        self.key = origin.key_text
+        self.origin = origin
         self.log = log
         self.status = RunStatus.RUNNING
         self.result: Any = None
@@ -88,6 +100,7 @@ class ActionRun:
         self._running: dict[int, RunningCall] = {}
         self._queued: dict[int, RunningCall] = {}
         self._handles: dict[int, DurableFuture] = {}
+        self._again: set[int] = set()
 
     @property
     def reserved(self) -> int:
@@ -131,7 +144,7 @@ class ActionRun:
             if self._is_interrupted(completion):
                 interrupted = True
             elif completion.outcome is not None:
-                self._record(call.slot_index, completion.outcome, completion.duration_ms)
+                self._record(completion, completion.outcome)
         if fatal is not None:
             self._unwind(fatal)
             raise fatal
@@ -249,57 +262,106 @@ class ActionRun:
                 raise
             if is_interruption(exception, asked=services.attempt.interrupted):
                 self._interrupt()
-            else:
-                self._record(index, Failed(capture(exception), exception), 0)
+                return
+            call = self._call(handle, slot, _UNPREPARED)
+            self._ended(Completion(call, Ending.ENDED, Failed(capture(exception), exception), None, 0))
             return
-        call = RunningCall(self.key, index, services.attempt, prepared, CancellationToken(), services.result_limit)
+        call = self._call(handle, slot, prepared)
         if prepared.execution is Execution.INLINE:
-            self._run_inline(call)
+            self._begin_inline(call)
         elif services.admission.admit(call):
             self._begin_call(call)
         else:
             self._queued[index] = call
+
+    def _call(self, handle: DurableFuture, slot: Slot, prepared: Prepared) -> RunningCall:
+        services, origin, identity = self._services, self.origin, slot.identity
+        token, attempts = CancellationToken(), slot.attempts + 1
+        journal_row = None
+        if services.journal is not None:
+            journal_row = CallKey.of(origin.run_id, origin.key_text, origin.intake, identity)
+        return RunningCall(
+            self.key,
+            identity.index,
+            services.attempt,
+            prepared,
+            token,
+            services.result_limit,
+            services.attempt.deliver,
+            ToolContext(origin, identity, handle.spec.call_id, attempts, token),
+            attempts,
+            journal_row=journal_row,
+            look_up=origin.look_up,
+        )
 
     def _begin_call(self, call: RunningCall) -> None:
         self._note_start(call)
         self._running[call.slot_index] = call
         self.started.append(call)
 
-    def _run_inline(self, call: RunningCall) -> None:
+    def _begin_inline(self, call: RunningCall) -> None:
+        """Run the body here and now, unless the journal has to be asked first: then it runs on a worker's thread."""
+        asks = call.look_up or call.prepared.on_interrupt is not OnInterrupt.RERUN
+        if self._services.journal is not None and asks:
+            self._begin_call(call)
+            return
         self._note_start(call)
-        completion = run_body(call, monotonic_ms)
-        if completion.ending is Ending.FATAL and completion.exception is not None:
+        self._ended(run_body(call, monotonic_ms))
+
+    def _ended(self, completion: Completion) -> None:
+        """Settle a call that ended on the task thread; with a journal, once that has recorded it."""
+        call, journal = completion.call, self._services.journal
+        if journal is not None:
+            self._running[call.slot_index] = call
+            journal.finish(completion)
+        elif completion.ending is Ending.FATAL and completion.exception is not None:
             self._unwind(completion.exception)
             raise completion.exception
-        if self._is_interrupted(completion):
+        elif self._is_interrupted(completion):
             self._interrupt()
         elif completion.outcome is not None:
-            self._record(call.slot_index, completion.outcome, completion.duration_ms)
+            self._record(completion, completion.outcome)
 
     def _note_start(self, call: RunningCall) -> None:
         services = self._services
         services.fault("before:start")
         slot = self.log[call.slot_index]
         if slot.status is SlotStatus.STARTED and slot.attempt_id != services.attempt.id:
-            self.reran += 1
-            services.counters.inc("reran")
+            self._again.add(call.slot_index)
         self.log.start(slot, services.attempt.id, services.clock())
         services.counters.inc("in_flight")
         services.fault("after:start")
 
-    def _record(self, index: int, outcome: Outcome, duration_ms: int) -> None:
+    def _record(self, completion: Completion, outcome: Outcome) -> None:
         """Write the outcome into the slot that was reserved for it, and settle its handle."""
-        services, slot = self._services, self.log[index]
+        services, call = self._services, completion.call
+        index, slot, counters = call.slot_index, self.log[call.slot_index], services.counters
         services.fault("before:recorded")
         if slot.status is SlotStatus.STARTED and slot.attempt_id == services.attempt.id:
-            services.counters.inc("in_flight", -1)
-        self.log.settle(slot, outcome, duration_ms)
-        services.counters.inc(slot.status.value)
-        services.counters.latency("call_ms", duration_ms)
+            counters.inc("in_flight", -1)
+            slot.attempts = completion.attempts or call.attempts
+        if completion.recorded:
+            counters.inc("replayed")
+        elif index in self._again:
+            self.reran += 1
+            counters.inc("reran")
+        self.log.settle(slot, outcome, completion.duration_ms)
+        counters.inc(slot.status.value)
+        counters.latency("call_ms", completion.duration_ms)
+        if call.context is not None:
+            for name, n in call.context.counts.items():
+                counters.inc(f"tool.{name}", n)
         services.fault("after:recorded")
         handle = self._handles.pop(index, None)
         if handle is not None:
-            handle.settle(CallOutcome(outcome, attempts=slot.attempts, duration_ms=duration_ms, replayed=False))
+            handle.settle(
+                CallOutcome(
+                    outcome,
+                    attempts=slot.attempts,
+                    duration_ms=completion.duration_ms,
+                    replayed=completion.recorded,
+                )
+            )
             if self._wait is not None:
                 self._wait.in_flight -= 1
 

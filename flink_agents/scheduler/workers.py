@@ -15,6 +15,7 @@ from flink_agents.faults import Fault, no_fault
 from flink_agents.options import Execution, WorkerOptions
 from flink_agents.scheduler.attempt import Attempt
 from flink_agents.scheduler.call import Completion, Ending, RunningCall, conclude, conclude_exception, run_body
+from flink_agents.scheduler.tool_context import running_tool_context
 
 __all__ = ["Permits", "Workers"]
 
@@ -164,7 +165,7 @@ class Workers:
             self._fault("before:body_ended")
             self._fault("after:body_ended")
             self._fault("before:outcome_queued")
-            call.attempt.deliver(completion)
+            call.deliver(completion)
             self._fault("after:outcome_queued")
         except BaseException as crash:  # a planned crash: the worker lives on, the task does not
             call.attempt.deliver(Completion(call, Ending.FATAL, None, crash, completion.duration_ms))
@@ -199,6 +200,8 @@ class Workers:
             raise FrameworkFault(msg)
         withdraw = call.token.on_cancel(lambda: _cancel(loop, task))
         call.attempt.enter(call.token)
+        # A task has a context of its own, so nothing has to be reset.
+        running_tool_context.set(call.context)
         try:
             value = await call.prepared.body()
         except BaseException as exception:  # nothing may escape into the loop: it is the call's own end

@@ -231,7 +231,7 @@ class Harness:
             turn.start += again.start
             turn.wake += again.wake
         store.flush()
-        self.workers.start(turn.start)
+        self.subtask.start(turn.start)
         self._out["responses"] += turn.responses
         self._out["rejects"] += turn.rejects
         self._out["statistics"] += turn.statistics

@@ -30,7 +30,8 @@ class Bench:
 
     def begin(self, body: Callable[[], Any], execution: Execution = Execution.THREAD) -> RunningCall:
         """Begin a body."""
-        call = RunningCall("k", 0, self.attempt, Prepared(body, execution, "tool"), CancellationToken(), 1 << 20)
+        prepared = Prepared(body, execution, "tool")
+        call = RunningCall("k", 0, self.attempt, prepared, CancellationToken(), 1 << 20, self.attempt.deliver)
         assert self.workers.permits(execution).try_acquire(self.attempt)
         self.workers.start([call])
         return call

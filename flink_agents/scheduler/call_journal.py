@@ -1,0 +1,209 @@
+"""Between one attempt's calls and the journal: asks before a body begins, records before an outcome is handed over.
+
+``look up or start -> body -> finish -> hand over``: whatever reaches the task thread through here is committed, so a
+slot may lag the journal and never lead it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from flink_agents.clock import Clock
+from flink_agents.durable.journal.operations import (
+    Answered,
+    Finish,
+    LookUp,
+    MarkFatal,
+    Operation,
+    PutRequest,
+    Start,
+    StartAgain,
+)
+from flink_agents.durable.journal.rows import RequestRow, StartAnswer, StartStatus
+from flink_agents.durable.outcome import Failed, Outcome
+from flink_agents.errors import FatalAttempts, FrameworkFault, InDoubt, Interrupted, JournalLost
+from flink_agents.failures import capture
+from flink_agents.options import OnInterrupt
+from flink_agents.scheduler.attempt import Attempt
+from flink_agents.scheduler.call import Completion, Ending, RunningCall
+from flink_agents.scheduler.workers import Workers
+
+__all__ = ["NOT_STARTED", "CallJournal", "NotStartedAnswer", "Writer"]
+
+
+class NotStartedAnswer:
+    """The type of ``NOT_STARTED``."""
+
+    def __repr__(self) -> str:
+        return "NOT_STARTED"
+
+    def __reduce__(self) -> str:
+        return "NOT_STARTED"
+
+
+NOT_STARTED = NotStartedAnswer()
+"""What a reconciler returns when the call certainly took no effect: its body runs then."""
+
+
+class _BodyNeverBegan(Exception):
+    """Carries ``NOT_STARTED`` out of a reconciler's body."""
+
+
+class Writer(Protocol):
+    """What this module needs of the journal's writer thread."""
+
+    def submit(self, operation: Operation, on_done: Callable[[Any], None]) -> None:
+        """Apply the operation; ``on_done`` gets its answer after the commit, or a ``JournalLost``. Any thread."""
+
+
+class CallJournal:
+    """The journal as one attempt's calls use it. ``start`` and the request rows on the task thread, the rest anywhere.
+
+    After a restore the journal answers for what finished since the checkpoint. What a dead attempt's bodies return is
+    still recorded here, where the first outcome stands, and reaches nothing else.
+    """
+
+    def __init__(self, writer: Writer, workers: Workers, attempt: Attempt, clock: Clock, fatal_attempts: int) -> None:
+        self._writer = writer
+        self._workers = workers
+        self._attempt = attempt
+        self._clock = clock
+        self._fatal_attempts = fatal_attempts
+
+    def put_request(self, row: RequestRow) -> None:
+        """Record a request's number. Stands before all of its calls: the writer keeps the order of submission."""
+        self._writer.submit(PutRequest(row), partial(self._request_stands, row))
+
+    def answered(self, run_id: str, key: str, intake: int) -> None:
+        """Note that a request is answered; its rows may go after the retention. Nobody waits for it."""
+        self._writer.submit(Answered(run_id, key, intake, self._clock()), self._noted)
+
+    def start(self, calls: Sequence[RunningCall]) -> None:
+        """Begin bodies, each as its tool says: after a look-up, after its started row is committed, or at once."""
+        at_once = []
+        for call in calls:
+            call.deliver = self.finish
+            if call.prepared.on_interrupt is not OnInterrupt.RERUN:
+                self._submit(call, Start(call.row, self._attempt.id, self._clock()), partial(self._may_begin, call))
+            elif call.look_up:
+                self._submit(call, LookUp(call.row), partial(self._may_begin, call))
+            else:
+                at_once.append(call)
+        self._workers.start(at_once)
+
+    def finish(self, completion: Completion) -> None:
+        """Record how a body ended, then hand over what stands. Any thread."""
+        call = completion.call
+        if completion.ending is Ending.INTERRUPTED:
+            self._attempt.deliver(completion)
+        elif completion.outcome is None:
+            fatal = MarkFatal(call.row, self._attempt.id, self._clock())
+            self._submit(call, fatal, lambda _: self._attempt.deliver(completion))
+        else:
+            self._submit(call, self._finish_of(completion, completion.outcome), partial(self._finished, completion))
+
+    def _finish_of(self, completion: Completion, outcome: Outcome) -> Finish:
+        call, now = completion.call, self._clock()
+        return Finish(call.row, outcome, call.attempts, self._attempt.id, now - completion.duration_ms, now)
+
+    def _finished(self, completion: Completion, standing: StartAnswer) -> None:
+        if standing.outcome is not completion.outcome:
+            # An attempt that was thought dead, or this one in an earlier life, was first: its outcome is the call's.
+            completion = completion._replace(outcome=standing.outcome, attempts=standing.attempts, recorded=True)
+        self._attempt.deliver(completion)
+
+    def _may_begin(self, call: RunningCall, answer: StartAnswer) -> None:
+        """Decide on the writer's thread what the journal's answer means for a call that is about to begin."""
+        if answer.status is StartStatus.TERMINAL:
+            self._settle(call, answer)
+        elif answer.status is StartStatus.SUPERSEDED:
+            self._never_begins(call)
+            over = Interrupted(f"a later attempt has begun this call: attempt {self._attempt.id} is over")
+            self._attempt.deliver(Completion(call, Ending.INTERRUPTED, None, over, 0))
+        elif answer.fatal_attempts >= self._fatal_attempts:
+            self._refuse(call, answer, FatalAttempts(_FATAL.format(answer.fatal_attempts)))
+        elif answer.status is StartStatus.FRESH:
+            self._workers.start([call])
+        else:
+            self._decide_doubt(call, answer)
+
+    def _decide_doubt(self, call: RunningCall, answer: StartAnswer) -> None:
+        prepared = call.prepared
+        if prepared.on_interrupt is OnInterrupt.FAIL:
+            self._refuse(call, answer, InDoubt(_IN_DOUBT))
+        elif prepared.on_interrupt is OnInterrupt.RECONCILE and prepared.reconcile is not None:
+            call.set_attempts(max(call.attempts, answer.attempts))
+            self._reconcile(call)
+        else:
+            call.set_attempts(max(call.attempts, answer.attempts + 1))
+            self._workers.start([call])
+
+    def _refuse(self, call: RunningCall, answer: StartAnswer, error: InDoubt | FatalAttempts) -> None:
+        self._never_begins(call)
+        call.set_attempts(answer.attempts)
+        self.finish(Completion(call, Ending.ENDED, Failed(capture(error), error), None, 0))
+
+    def _settle(self, call: RunningCall, answer: StartAnswer) -> None:
+        self._never_begins(call)
+        self._attempt.deliver(
+            Completion(call, Ending.ENDED, answer.outcome, None, 0, attempts=answer.attempts, recorded=True)
+        )
+
+    def _reconcile(self, call: RunningCall) -> None:
+        """Run the reconciler in the body's place; a value or an exception of its is the call's outcome."""
+        body = call.prepared.reconcile
+
+        def ask() -> Any:
+            answer = body() if body is not None else NOT_STARTED
+            if answer is NOT_STARTED:
+                raise _BodyNeverBegan
+            return answer
+
+        reconciliation = call.with_body(ask, partial(self._reconciled, call))
+        self._workers.start([reconciliation])
+
+    def _reconciled(self, call: RunningCall, completion: Completion) -> None:
+        completion = completion._replace(call=call)
+        outcome = completion.outcome
+        if isinstance(outcome, Failed) and isinstance(outcome.exception, _BodyNeverBegan):
+            call.set_attempts(call.attempts + 1)
+            again = StartAgain(call.row, self._attempt.id, call.attempts, self._clock())
+            # The reconciler gave the worker back; its body takes one anew and may exceed the pool by that one.
+            self._submit(call, again, partial(self._may_begin, call))
+        else:
+            self.finish(completion)
+
+    def _never_begins(self, call: RunningCall) -> None:
+        if call.admitted:
+            self._workers.permits(call.prepared.execution).give_back(self._attempt)
+
+    def _submit(self, call: RunningCall, operation: Operation, on_done: Callable[[Any], None]) -> None:
+        def done(answer: Any) -> None:
+            if isinstance(answer, JournalLost):
+                self._attempt.deliver(Completion(call, Ending.FATAL, None, answer, 0))
+            else:
+                on_done(answer)
+
+        self._writer.submit(operation, done)
+
+    def _request_stands(self, row: RequestRow, standing: Any) -> None:
+        if isinstance(standing, JournalLost):
+            self._attempt.fail(standing)
+        elif standing != row:
+            msg = (
+                f"the journal holds another request {row.intake} of key {row.key}: a later attempt gave it that number"
+            )
+            self._attempt.fail(FrameworkFault(msg))
+
+    def _noted(self, answer: Any) -> None:
+        if isinstance(answer, JournalLost):
+            self._attempt.fail(answer)
+
+
+_IN_DOUBT = (
+    "an earlier attempt began this call and left no outcome: it may have taken effect. "
+    "The tool is declared on_interrupt: fail, so it does not run again"
+)
+_FATAL = "this call brought the task down in {} earlier attempts and is not started again (limits.fatal_attempts)"
