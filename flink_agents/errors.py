@@ -5,6 +5,11 @@
     Exception
       FlinkAgentsError                 has a stable ``code``
         InvalidInput                   bad YAML, bad options: names the place and the fix
+          RunRefused                   the state of a job's runs forbids what was asked; names the way on
+          CannotRestore                a checkpoint or savepoint is missing, damaged or of another job
+        ClusterFault                   a Flink cluster cannot be started, reached or understood
+          JobNotFound                  a job id that the cluster does not know
+          JvmDied                      the embedded cluster's JVM ended although nobody stopped it
         RejectedRecord                 a record that is no request; goes to the rejects output
         CallError                      becomes a failed result of one call; has a result ``kind``
           UnknownTool                  kind unknown_tool
@@ -47,6 +52,8 @@ from typing import Any, ClassVar
 __all__ = [
     "CallError",
     "CallTimeout",
+    "CannotRestore",
+    "ClusterFault",
     "ControlFlow",
     "FatalAttempts",
     "FlinkAgentsError",
@@ -60,6 +67,7 @@ __all__ = [
     "Interrupted",
     "InvalidArguments",
     "InvalidInput",
+    "JobNotFound",
     "JournalCorrupt",
     "JournalError",
     "JournalFormat",
@@ -67,12 +75,14 @@ __all__ = [
     "JournalLost",
     "JournalRefused",
     "JournalUnavailable",
+    "JvmDied",
     "NestedGather",
     "NotStarted",
     "ProcessModeRefused",
     "RecordedError",
     "RejectedRecord",
     "RunInUse",
+    "RunRefused",
     "RunUnknown",
     "StateFormat",
     "TooLarge",
@@ -92,6 +102,36 @@ class InvalidInput(FlinkAgentsError):
     """Raised when configuration or an option is wrong; the message names the place and the fix."""
 
     code = "invalid_input"
+
+
+class RunRefused(InvalidInput):
+    """Raised when a command does not fit what became of the job's earlier runs; the message names the way on."""
+
+    code = "run_refused"
+
+
+class CannotRestore(InvalidInput):
+    """Raised for a checkpoint or savepoint that is missing, damaged, or of a job that differs too much."""
+
+    code = "cannot_restore"
+
+
+class ClusterFault(FlinkAgentsError):
+    """Raised when a Flink cluster cannot be started, reached or understood; the message says what to do next."""
+
+    code = "cluster"
+
+
+class JobNotFound(ClusterFault):
+    """Raised for a job id that the cluster does not know."""
+
+    code = "job_not_found"
+
+
+class JvmDied(ClusterFault):
+    """Raised when the embedded cluster's JVM ended although nobody stopped it."""
+
+    code = "jvm_died"
 
 
 class RejectedRecord(FlinkAgentsError):

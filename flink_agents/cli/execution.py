@@ -11,11 +11,11 @@ from flink_agents.cli.progress import Progress
 from flink_agents.cli.summary import Summary
 from flink_agents.cluster.causes import Cause
 from flink_agents.cluster.embedded import EmbeddedCluster
-from flink_agents.cluster.errors import ClusterFault
 from flink_agents.cluster.rest import JobReport
 from flink_agents.cluster.runs import Ending, Run
 from flink_agents.cluster.statistics import StatisticsFolder
 from flink_agents.config.build import PreparedJob
+from flink_agents.errors import ClusterFault
 from flink_agents.job import build, flink_options
 
 __all__ = ["Execution", "Outcome"]

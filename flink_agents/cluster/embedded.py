@@ -25,11 +25,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
 
-from flink_agents.cluster.errors import ClusterFault, JvmDied
 from flink_agents.cluster.java import choose_java, jvm_environment
 from flink_agents.cluster.libpython import require_shared_library
 from flink_agents.cluster.quiet import quiet_imports
 from flink_agents.cluster.rest import FlinkRest
+from flink_agents.errors import ClusterFault, JvmDied
 
 __all__ = ["EmbeddedCluster"]
 

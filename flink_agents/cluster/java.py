@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from flink_agents.cluster.errors import ClusterFault
+from flink_agents.errors import ClusterFault
 
 __all__ = ["SUPPORTED", "JavaRuntime", "choose_java", "java_version", "jvm_environment"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from flink_agents.cluster.errors import ClusterFault
+from flink_agents.errors import ClusterFault
 
 __all__ = ["require_shared_library"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from flink_agents.cluster.causes import Cause, root_cause
-from flink_agents.cluster.errors import ClusterFault, JobNotFound
+from flink_agents.errors import ClusterFault, JobNotFound
 
 __all__ = ["TERMINAL", "FlinkRest", "JobReport"]
 

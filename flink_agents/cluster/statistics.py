@@ -7,7 +7,7 @@ from pathlib import Path
 
 import orjson
 
-from flink_agents.cluster.errors import ClusterFault
+from flink_agents.errors import ClusterFault
 
 __all__ = ["COUNTED", "StatisticsFolder"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from flink_agents.cluster.embedded import EmbeddedCluster
-from flink_agents.cluster.errors import ClusterFault, JobNotFound
 from flink_agents.cluster.rest import FlinkRest
+from flink_agents.errors import ClusterFault, JobNotFound
 
 pytestmark = pytest.mark.flink
 

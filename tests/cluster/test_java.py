@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from flink_agents.cluster import java
-from flink_agents.cluster.errors import ClusterFault
 from flink_agents.cluster.java import JavaRuntime, choose_java, java_version, jvm_environment
+from flink_agents.errors import ClusterFault
 
 
 def fake_java(home: Path, release: str | None, said: str = "") -> Path:

@@ -7,8 +7,8 @@ import sys
 import find_libpython
 import pytest
 
-from flink_agents.cluster.errors import ClusterFault
 from flink_agents.cluster.libpython import require_shared_library
+from flink_agents.errors import ClusterFault
 
 
 def test_the_library_of_this_interpreter() -> None:

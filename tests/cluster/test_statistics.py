@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from flink_agents.cluster.errors import ClusterFault
 from flink_agents.cluster.statistics import COUNTED, StatisticsFolder
+from flink_agents.errors import ClusterFault
 
 RESPONSE = (
     '{"request":1,"response":1,"reject":0,"calls":4,"succeeded":3,"failed":1,"timed_out":0,"replayed":2,"reran":1}\n'
