@@ -1,4 +1,4 @@
-"""Planned crashes for jobs on a real cluster: what was passed and what has crashed stands in files, so attempts share it."""
+"""Planned crashes for jobs on a real cluster: files remember which have happened, so that every attempt knows."""
 
 from __future__ import annotations
 
