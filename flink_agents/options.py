@@ -53,6 +53,9 @@ class Execution(str, Enum):
     ASYNC = "async"
     INLINE = "inline"
 
+    # Enum's own hash is a Python function; these are dict keys on the path of every call.
+    __hash__ = str.__hash__
+
 
 @dataclass(frozen=True)
 class ToolCallOptions:

@@ -25,6 +25,9 @@ class SlotStatus(str, Enum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
 
+    # Enum's own hash is a Python function; these are dict keys on the path of every call.
+    __hash__ = str.__hash__
+
     @property
     def is_terminal(self) -> bool:
         """Whether the outcome is recorded, for good."""

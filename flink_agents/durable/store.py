@@ -16,6 +16,9 @@ class StateName(str, Enum):
     SLOTS = "slots"
     MEMORY = "memory"
 
+    # Enum's own hash is a Python function; these are dict keys on the path of every call.
+    __hash__ = str.__hash__
+
 
 class KeyedStore(Protocol):
     """String values in named maps of the *current key*; Flink's keyed state, or a dict in tests.

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import inspect
+import copy
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from enum import Enum
+from types import CoroutineType
 from typing import Any, NamedTuple
 
 from flink_agents import codec
+from flink_agents.durable.identity import Identity
 from flink_agents.durable.journal.rows import CallKey
 from flink_agents.durable.outcome import Failed, Outcome, Succeeded
 from flink_agents.errors import FrameworkFault, Interrupted, Uncapturable
 from flink_agents.failures import capture
 from flink_agents.options import Execution, OnInterrupt
 from flink_agents.scheduler.attempt import Attempt, CancellationToken
-from flink_agents.scheduler.tool_context import ToolContext, running_tool_context
+from flink_agents.scheduler.tool_context import Origin, ToolContext, running_call
 
 __all__ = ["Completion", "Ending", "Prepared", "RunningCall", "conclude", "conclude_exception", "is_fatal", "run_body"]
 
@@ -36,50 +37,100 @@ class Prepared(NamedTuple):
     reconcile: Callable[[], Any] | None = None
 
 
-@dataclass(slots=True, eq=False)
 class RunningCall:
     """One attempt of one call, as workers see it: never state, never the operator.
 
-    ``result_limit`` is the largest result in bytes of its encoded text; ``deliver`` takes the body's end, on the thread
-    that ran it; ``attempts`` counts the bodies begun, this one included; ``row`` names the call in the journal, where
-    there is one; ``look_up`` says whether an earlier attempt may have left something there.
+    ``deliver`` takes the body's end, on the thread that ran it; ``attempts`` counts the bodies begun, this one included;
+    ``result_limit`` is the largest result in bytes of its encoded text; ``admitted`` says that a worker was taken for it.
+    What only some calls need (token, context, journal row) is made when it is asked for.
     """
 
-    key: str
-    slot_index: int
-    attempt: Attempt
-    prepared: Prepared
-    token: CancellationToken
-    result_limit: int
-    deliver: Callable[[Completion], None]
-    context: ToolContext | None = None
-    attempts: int = 1
-    admitted: bool = False
-    journal_row: CallKey | None = None
-    look_up: bool = False
+    __slots__ = (
+        "_context",
+        "_row",
+        "_token",
+        "admitted",
+        "attempt",
+        "attempts",
+        "call_id",
+        "deliver",
+        "identity",
+        "key",
+        "origin",
+        "prepared",
+        "result_limit",
+        "slot_index",
+    )
+
+    def __init__(
+        self,
+        origin: Origin,
+        identity: Identity,
+        prepared: Prepared,
+        attempt: Attempt,
+        result_limit: int,
+        attempts: int = 1,
+        call_id: Any = None,
+    ) -> None:
+        self.origin = origin
+        self.key = origin.key_text
+        self.identity = identity
+        self.slot_index = identity.index
+        self.prepared = prepared
+        self.attempt = attempt
+        self.deliver: Callable[[Completion], None] = attempt.deliver
+        self.result_limit = result_limit
+        self.attempts = attempts
+        self.call_id = call_id
+        self.admitted = False
+        self._token: CancellationToken | None = None
+        self._context: ToolContext | None = None
+        self._row: CallKey | None = None
+
+    @property
+    def look_up(self) -> bool:
+        """Whether an earlier attempt may have left something of this call in the journal."""
+        return self.origin.look_up
+
+    @property
+    def token(self) -> CancellationToken:
+        """What tells the body to stop."""
+        if self._token is None:
+            self._token = CancellationToken()
+        return self._token
+
+    @property
+    def context(self) -> ToolContext:
+        """What the tool may know about this call."""
+        if self._context is None:
+            self._context = ToolContext(self.origin, self.identity, self.call_id, self.attempts, self.token)
+        return self._context
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What the tool counted."""
+        return {} if self._context is None else self._context.counts
 
     @property
     def row(self) -> CallKey:
-        """The call's name in the journal.
-
-        Raises:
-            FrameworkFault: where the job has no journal.
-        """
-        if self.journal_row is None:
-            msg = f"slot {self.slot_index} of key {self.key} has no row in a journal"
-            raise FrameworkFault(msg)
-        return self.journal_row
+        """The call's name in the journal."""
+        if self._row is None:
+            origin = self.origin
+            self._row = CallKey.of(origin.run_id, origin.key_text, origin.intake, self.identity)
+        return self._row
 
     def set_attempts(self, attempts: int) -> None:
         """Correct the number of this body by what the journal knows."""
         self.attempts = attempts
-        if self.context is not None:
-            self.context.attempt = attempts
+        self.context.attempt = attempts
 
     def with_body(self, body: Callable[[], Any], deliver: Callable[[Completion], None]) -> RunningCall:
-        """Return this call with something else to run in its place, on a thread."""
-        prepared = self.prepared._replace(body=body, execution=Execution.THREAD)
-        return replace(self, prepared=prepared, deliver=deliver)
+        """Return this call with something else to run in its place, on a thread, with the same token."""
+        other = copy.copy(self)
+        other._token = self.token
+        other.prepared = self.prepared._replace(body=body, execution=Execution.THREAD)
+        other.deliver = deliver
+        return other
 
 
 class Ending(Enum):
@@ -119,7 +170,7 @@ def is_interruption(exception: BaseException, *, asked: bool) -> bool:
 def conclude(call: RunningCall, value: Any, duration_ms: int) -> Completion:
     """Turn a returned value into a completion: what the codec cannot carry is the call's failure. Any thread."""
     try:
-        if inspect.iscoroutine(value):
+        if type(value) is CoroutineType:
             value.close()
         outcome: Outcome = Succeeded(codec.encode(value, call.result_limit))
     except BaseException as exception:  # a value's own methods run here, so anything can come out of it
@@ -142,11 +193,11 @@ def run_body(call: RunningCall, elapsed_ms: Callable[[], float]) -> Completion:
     ``elapsed_ms`` is a monotonic clock in milliseconds.
     """
     began = elapsed_ms()
-    entered = running_tool_context.set(call.context)
+    entered = running_call.set(call)
     try:
         value = call.prepared.body()
     except BaseException as exception:  # SystemExit and KeyboardInterrupt raised by a tool are that call's failure
         return conclude_exception(call, exception, round(elapsed_ms() - began))
     finally:
-        running_tool_context.reset(entered)
+        running_call.reset(entered)
     return conclude(call, value, round(elapsed_ms() - began))

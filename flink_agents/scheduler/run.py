@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 from flink_agents.clock import Clock, monotonic_ms
 from flink_agents.durable.identity import Identity
-from flink_agents.durable.journal.rows import CallKey
 from flink_agents.durable.outcome import Failed, Outcome
 from flink_agents.durable.slot_log import SlotLog
 from flink_agents.durable.slots import Slot, SlotStatus
@@ -20,7 +19,7 @@ from flink_agents.failures import capture
 from flink_agents.faults import Fault
 from flink_agents.options import Execution, OnInterrupt
 from flink_agents.scheduler.admission import Admission
-from flink_agents.scheduler.attempt import Attempt, CancellationToken
+from flink_agents.scheduler.attempt import Attempt
 from flink_agents.scheduler.call import (
     Completion,
     Ending,
@@ -32,7 +31,7 @@ from flink_agents.scheduler.call import (
 )
 from flink_agents.scheduler.call_journal import CallJournal
 from flink_agents.scheduler.handles import CallOutcome, DurableFuture, HandleState, Wait
-from flink_agents.scheduler.tool_context import Origin, ToolContext
+from flink_agents.scheduler.tool_context import Origin
 
 __all__ = ["ActionRun", "Counters", "RunStatus", "Services"]
 
@@ -275,23 +274,15 @@ class ActionRun:
             self._queued[index] = call
 
     def _call(self, handle: DurableFuture, slot: Slot, prepared: Prepared) -> RunningCall:
-        services, origin, identity = self._services, self.origin, slot.identity
-        token, attempts = CancellationToken(), slot.attempts + 1
-        journal_row = None
-        if services.journal is not None:
-            journal_row = CallKey.of(origin.run_id, origin.key_text, origin.intake, identity)
+        services = self._services
         return RunningCall(
-            self.key,
-            identity.index,
-            services.attempt,
+            self.origin,
+            slot.identity,
             prepared,
-            token,
+            services.attempt,
             services.result_limit,
-            services.attempt.deliver,
-            ToolContext(origin, identity, handle.spec.call_id, attempts, token),
-            attempts,
-            journal_row=journal_row,
-            look_up=origin.look_up,
+            slot.attempts + 1,
+            handle.spec.call_id,
         )
 
     def _begin_call(self, call: RunningCall) -> None:
@@ -348,9 +339,8 @@ class ActionRun:
         self.log.settle(slot, outcome, completion.duration_ms)
         counters.inc(slot.status.value)
         counters.latency("call_ms", completion.duration_ms)
-        if call.context is not None:
-            for name, n in call.context.counts.items():
-                counters.inc(f"tool.{name}", n)
+        for name, n in call.counts.items():
+            counters.inc(f"tool.{name}", n)
         services.fault("after:recorded")
         handle = self._handles.pop(index, None)
         if handle is not None:

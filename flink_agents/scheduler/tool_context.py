@@ -12,7 +12,7 @@ from flink_agents.durable.journal.rows import idempotency_key
 from flink_agents.errors import HandleMisuse
 from flink_agents.scheduler.attempt import CancellationToken
 
-__all__ = ["Origin", "ToolContext", "current_tool_context", "running_tool_context"]
+__all__ = ["Origin", "ToolContext", "current_tool_context", "running_call"]
 
 _log = logging.getLogger("flink_agents.tools")
 
@@ -109,8 +109,8 @@ class ToolContext:
         return self._counts or {}
 
 
-running_tool_context: ContextVar[ToolContext | None] = ContextVar("flink_agents_tool_context", default=None)
-"""Set by the workers around each body; threads and tasks that a tool starts itself see it only if they copy it."""
+running_call: ContextVar[Any] = ContextVar("flink_agents_running_call", default=None)
+"""The ``RunningCall`` whose body runs here. Set by the workers around each body; threads and tasks that a tool starts itself see it only if they copy it."""
 
 
 def current_tool_context() -> ToolContext:
@@ -119,8 +119,9 @@ def current_tool_context() -> ToolContext:
     Raises:
         HandleMisuse: outside the body of a tool call.
     """
-    context = running_tool_context.get()
-    if context is None:
+    call = running_call.get()
+    if call is None:
         msg = "there is no tool call here: the context exists on the thread or task that runs a tool's body"
         raise HandleMisuse(msg)
+    context: ToolContext = call.context
     return context

@@ -15,7 +15,7 @@ from flink_agents.faults import Fault, no_fault
 from flink_agents.options import Execution, WorkerOptions
 from flink_agents.scheduler.attempt import Attempt
 from flink_agents.scheduler.call import Completion, Ending, RunningCall, conclude, conclude_exception, run_body
-from flink_agents.scheduler.tool_context import running_tool_context
+from flink_agents.scheduler.tool_context import running_call
 
 __all__ = ["Permits", "Workers"]
 
@@ -201,7 +201,7 @@ class Workers:
         withdraw = call.token.on_cancel(lambda: _cancel(loop, task))
         call.attempt.enter(call.token)
         # A task has a context of its own, so nothing has to be reset.
-        running_tool_context.set(call.context)
+        running_call.set(call)
         try:
             value = await call.prepared.body()
         except BaseException as exception:  # nothing may escape into the loop: it is the call's own end

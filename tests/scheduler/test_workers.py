@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from flink_agents.durable.identity import Identity
 from flink_agents.durable.outcome import Failed, Succeeded
 from flink_agents.options import Execution, WorkerOptions
 from flink_agents.scheduler.attempt import Attempt, CancellationToken
 from flink_agents.scheduler.call import Completion, Ending, Prepared, RunningCall
+from flink_agents.scheduler.tool_context import Origin
 from flink_agents.scheduler.workers import Workers
 
 WAIT_S = 20
@@ -31,7 +33,8 @@ class Bench:
     def begin(self, body: Callable[[], Any], execution: Execution = Execution.THREAD) -> RunningCall:
         """Begin a body."""
         prepared = Prepared(body, execution, "tool")
-        call = RunningCall("k", 0, self.attempt, prepared, CancellationToken(), 1 << 20, self.attempt.deliver)
+        origin, identity = Origin("run", "k", '"k"', "r", 1), Identity(0, "tool", "tool", 0, "digest")
+        call = RunningCall(origin, identity, prepared, self.attempt, 1 << 20)
         assert self.workers.permits(execution).try_acquire(self.attempt)
         self.workers.start([call])
         return call
