@@ -234,13 +234,13 @@ class PostgresqlJournal(Journal):
 
     def _set_up(self, connection: Connection) -> None:
         with connection.transaction():
-            schema, table = _first(connection.execute(sql.FORMAT))
-            if table is None:
+            has_schema, has_tables = _first(connection.execute(sql.FORMAT))
+            if not has_tables:
                 connection.execute(sql.LOCK_SETUP)
-                schema, table = _first(connection.execute(sql.FORMAT))
-            if schema is None:
+                has_schema, has_tables = _first(connection.execute(sql.FORMAT))
+            if not has_schema:
                 connection.execute(sql.CREATE_SCHEMA)
-            if table is None:
+            if not has_tables:
                 connection.execute(sql.CREATE)
             (version,) = _first(connection.execute("SELECT max(version) FROM flink_agents.journal_format"))
         check_format(version, self.place)

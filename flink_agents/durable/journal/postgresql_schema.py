@@ -34,7 +34,11 @@ SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('sync
 # Any fixed number: two processes that create the tables at the same time wait for each other on it.
 LOCK_SETUP = "SELECT pg_advisory_xact_lock(4702111234474983745)"
 
-FORMAT = "SELECT to_regnamespace('flink_agents')::text, to_regclass('flink_agents.journal_format')::text"
+# Read from the catalog's tables: what to_regclass() says may be older than the lock that was just waited for.
+FORMAT = """
+SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_namespace WHERE nspname = 'flink_agents'),
+    EXISTS (SELECT 1 FROM pg_catalog.pg_tables WHERE schemaname = 'flink_agents' AND tablename = 'journal_format')
+"""
 
 CREATE_SCHEMA = "CREATE SCHEMA flink_agents"
 

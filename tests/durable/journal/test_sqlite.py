@@ -1,0 +1,254 @@
+"""The SQLite journal in trouble: each kind is told by its own error, and nothing failed counts as recorded."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from flink_agents.durable.journal.operations import Finish, LookUp, Start
+from flink_agents.durable.journal.rows import CallKey, RunRow, StartAnswer, StartStatus
+from flink_agents.durable.journal.sqlite import SqliteJournal
+from flink_agents.durable.journal.writer import JournalWriter
+from flink_agents.durable.outcome import Succeeded
+from flink_agents.errors import (
+    JournalCorrupt,
+    JournalError,
+    JournalFormat,
+    JournalFull,
+    JournalLost,
+    JournalRefused,
+    JournalUnavailable,
+)
+
+CallOf = Callable[..., CallKey]
+NOBODY = 65534
+KIB = Succeeded('"' + "x" * 1024 + '"')
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.db"
+
+
+@contextmanager
+def opened(path: Path, busy_ms: int = 100) -> Iterator[SqliteJournal]:
+    with closing(SqliteJournal(path, busy_ms=busy_ms)) as journal:
+        journal.create_run(RunRow("run-1", "job", 1))
+        yield journal
+
+
+def finish(call: CallKey) -> Finish:
+    return Finish(call, KIB, 1, "first", 1, 2)
+
+
+def recorded(journal: SqliteJournal, call: CallKey) -> bool:
+    (answer,) = journal.apply([LookUp(call)])
+    return isinstance(answer, StartAnswer) and answer.status is StartStatus.TERMINAL
+
+
+@pytest.mark.rule(24)
+def test_every_commit_is_synced(path: Path) -> None:
+    with opened(path) as journal:
+        connection = journal._writer
+        assert connection is not None
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+def test_a_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(JournalRefused, match="is a folder; `path` must name a file"), opened(tmp_path):
+        pass
+
+
+def test_a_path_through_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(JournalRefused, match=r"File exists|Not a directory"), opened(tmp_path / "file" / "journal.db"):
+        pass
+
+
+def test_something_else_is_not_touched(path: Path) -> None:
+    path.write_bytes(b"some text that is no database" * 100)
+    before = path.read_bytes()
+    with pytest.raises(JournalCorrupt, match="is no SQLite database"), opened(path):
+        pass
+    assert path.read_bytes() == before
+
+
+def test_the_database_of_something_else_is_not_touched(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE invoices (number INTEGER)")
+    with pytest.raises(JournalCorrupt, match="database of something else"), opened(path):
+        pass
+    with closing(sqlite3.connect(path)) as other:
+        assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("invoices",)]
+
+
+def test_a_damaged_file_is_said_to_be_so(path: Path, call_of: CallOf) -> None:
+    with opened(path) as journal:
+        journal.apply([finish(call_of(index)) for index in range(200)])
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * (path.stat().st_size - 8192))
+    with pytest.raises(JournalCorrupt, match=r"is damaged|tables are gone"), opened(path) as journal:
+        journal.apply([finish(call_of(index)) for index in range(400)])
+
+
+def test_a_newer_format_is_refused(path: Path) -> None:
+    with opened(path) as journal:
+        assert journal._writer is not None
+        journal._writer.execute("INSERT INTO journal_format VALUES (2)")
+    with pytest.raises(JournalFormat, match="has format 2, this release reads up to 1"), opened(path):
+        pass
+
+
+def test_a_file_removed_while_in_use_is_noticed_before_anything_is_said_to_be_recorded(
+    path: Path, call_of: CallOf
+) -> None:
+    with opened(path) as journal:
+        journal.apply([finish(call_of(0))])
+        for file in path.parent.glob("journal.db*"):
+            file.unlink()
+        with pytest.raises(JournalCorrupt, match="was removed or replaced while in use"):
+            journal.apply([finish(call_of(1))])
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Rights do not bind root: be somebody else for a moment."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user can reach; pytest's own is for its user only."""
+    folder = Path(tempfile.mkdtemp(prefix="journal-sqlite-"))
+    folder.chmod(0o755)
+    yield folder
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_a_read_only_journal_is_refused(open_folder: Path, call_of: CallOf, what: str) -> None:
+    path = open_folder / "journal.db"
+    with opened(path) as journal:
+        journal.apply([finish(call_of(0))])
+    path.chmod(0o444 if what == "file" else 0o666)
+    open_folder.chmod(0o777 if what == "file" else 0o555)
+    with as_nobody(), pytest.raises(JournalRefused, match=r"read-only|check the rights"), opened(path) as journal:
+        journal.apply([finish(call_of(1))])
+    open_folder.chmod(0o755)
+    with opened(path) as journal:
+        assert recorded(journal, call_of(0))
+        assert not recorded(journal, call_of(1))
+
+
+def test_a_folder_without_rights_is_refused(open_folder: Path) -> None:
+    open_folder.chmod(0o555)
+    path = open_folder / "state" / "journal.db"
+    with as_nobody(), pytest.raises(JournalRefused, match="Permission denied"), opened(path):
+        pass
+
+
+LOCKS = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("BEGIN IMMEDIATE")
+print("locked", flush=True)
+sys.stdin.readline()
+connection.execute("ROLLBACK")
+"""
+
+
+def test_another_process_holds_the_lock_and_lets_go(path: Path, call_of: CallOf) -> None:
+    with opened(path) as journal:
+        with subprocess.Popen(
+            [sys.executable, "-c", LOCKS, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as other:
+            assert other.stdin is not None
+            assert other.stdout is not None
+            assert other.stdout.readline() == "locked\n"
+            with pytest.raises(JournalUnavailable, match="another process has it locked"):
+                journal.apply([finish(call_of(0))])
+            # Reading goes on meanwhile.
+            assert journal.requests_from("run-1", '"k"', 1) == []
+            assert list(journal.calls()) == []
+            answers: list[object] = []
+            writer = JournalWriter(journal)
+            writer.submit(finish(call_of(0)), answers.append)
+            assert not writer.wait(0.3)
+            assert answers == []
+            other.stdin.write("let go\n")
+            other.stdin.flush()
+            assert writer.wait(30)
+        assert isinstance(answers[0], StartAnswer)
+        assert recorded(journal, call_of(0))
+
+
+def fill(journal: SqliteJournal, call_of: CallOf) -> tuple[int, JournalError]:
+    """Record calls one by one until it fails; return how many succeeded."""
+    for index in range(100_000):
+        try:
+            journal.apply([finish(call_of(index))])
+        except JournalError as error:
+            return index, error
+    pytest.fail("the disk is never full")
+
+
+@contextmanager
+def tiny_disk(folder: Path) -> Iterator[None]:
+    """A file system of one megabyte where the user may make one; else nothing, and the test bounds the file itself."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    mounted = os.geteuid() == 0 and subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    try:
+        yield
+    finally:
+        if mounted:
+            subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.rule(24)
+def test_a_full_disk_loses_nothing_that_was_recorded(tmp_path: Path, call_of: CallOf) -> None:
+    with tiny_disk(tmp_path):
+        path = tmp_path / "journal.db"
+        with opened(path) as journal:
+            if not os.path.ismount(tmp_path):
+                assert journal._writer is not None
+                journal._writer.execute("PRAGMA max_page_count = 100")
+            count, error = fill(journal, call_of)
+            assert isinstance(error, JournalFull), error
+            assert "no space is left" in str(error)
+            assert count > 20
+            writer = JournalWriter(journal)
+            answers: list[object] = []
+            writer.submit(finish(call_of(count)), answers.append)
+            assert writer.wait(30)
+            assert isinstance(answers[0], JournalLost)
+        with opened(path) as journal:
+            assert [recorded(journal, call_of(index)) for index in range(count + 1)] == [True] * count + [False]
+
+
+def test_a_batch_that_fails_leaves_nothing(path: Path, call_of: CallOf) -> None:
+    with opened(path) as journal:
+        too_large = Finish(call_of(1), KIB, 1, "first", 2**70, 2)
+        with pytest.raises(OverflowError):
+            journal.apply([finish(call_of(0)), too_large, Start(call_of(2), "first", 1)])
+        assert list(journal.calls()) == []
+        journal.apply([finish(call_of(0))])
+        assert recorded(journal, call_of(0))
