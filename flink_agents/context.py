@@ -6,7 +6,7 @@ from typing import Any
 
 from flink_agents import codec
 from flink_agents.errors import InvalidArguments
-from flink_agents.options import Limits
+from flink_agents.options import Limits, OnInterrupt
 from flink_agents.records import parse_arguments
 from flink_agents.scheduler.call import Prepared
 from flink_agents.scheduler.handles import AsyncFuture, CallSpec, DurableFuture, GatherFuture
@@ -41,7 +41,12 @@ class ActionContext:
                 given = parse_arguments(arguments, self._limits.arguments)
             except InvalidArguments as error:
                 raise InvalidArguments(str(error), dict(spec.parameters)) from None
-            return Prepared(tool.prepare(given), spec.execution, spec.name, spec.max_concurrent)
+            reconcile = None
+            if spec.on_interrupt is OnInterrupt.RECONCILE:
+                reconcile = tool.reconciler(parse_arguments(arguments, self._limits.arguments))
+            return Prepared(
+                tool.prepare(given), spec.execution, spec.name, spec.max_concurrent, spec.on_interrupt, reconcile
+            )
 
         return DurableFuture(CallSpec(TOOL_KIND, name, position, codec.digest(arguments), prepare, call_id))
 

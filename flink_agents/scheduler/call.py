@@ -40,9 +40,9 @@ class Prepared(NamedTuple):
 class RunningCall:
     """One attempt of one call, as workers see it: never state, never the operator.
 
-    ``deliver`` takes the body's end, on the thread that ran it; ``attempts`` counts the bodies begun, this one included;
-    ``result_limit`` is the largest result in bytes of its encoded text; ``admitted`` says that a worker was taken for it.
-    What only some calls need (token, context, journal row) is made when it is asked for.
+    ``deliver`` takes the body's end, on the thread that ran it; ``attempts`` counts the bodies begun, this one
+    included; ``result_limit`` is the largest result in bytes of its encoded text; ``admitted`` says that a worker was
+    taken for it. What only some calls need (token, context, journal row) is made when it is asked for.
     """
 
     __slots__ = (

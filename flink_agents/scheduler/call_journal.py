@@ -54,7 +54,7 @@ class _BodyNeverBegan(Exception):
 class Writer(Protocol):
     """What this module needs of the journal's writer thread."""
 
-    def submit(self, operation: Operation, on_done: Callable[[Any], None]) -> None:
+    def submit(self, operation: Operation, on_done: Callable[[Any], None] | None = None) -> None:
         """Apply the operation; ``on_done`` gets its answer after the commit, or a ``JournalLost``. Any thread."""
 
 
@@ -78,7 +78,7 @@ class CallJournal:
 
     def answered(self, run_id: str, key: str, intake: int) -> None:
         """Note that a request is answered; its rows may go after the retention. Nobody waits for it."""
-        self._writer.submit(Answered(run_id, key, intake, self._clock()), self._noted)
+        self._writer.submit(Answered(run_id, key, intake, self._clock()))
 
     def start(self, calls: Sequence[RunningCall]) -> None:
         """Begin bodies, each as its tool says: after a look-up, after its started row is committed, or at once."""
@@ -196,10 +196,6 @@ class CallJournal:
                 f"the journal holds another request {row.intake} of key {row.key}: a later attempt gave it that number"
             )
             self._attempt.fail(FrameworkFault(msg))
-
-    def _noted(self, answer: Any) -> None:
-        if isinstance(answer, JournalLost):
-            self._attempt.fail(answer)
 
 
 _IN_DOUBT = (

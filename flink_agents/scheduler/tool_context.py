@@ -110,7 +110,10 @@ class ToolContext:
 
 
 running_call: ContextVar[Any] = ContextVar("flink_agents_running_call", default=None)
-"""The ``RunningCall`` whose body runs here. Set by the workers around each body; threads and tasks that a tool starts itself see it only if they copy it."""
+"""The ``RunningCall`` whose body runs here, set by the workers around each body.
+
+Threads and tasks that a tool starts itself see it only if they copy the context.
+"""
 
 
 def current_tool_context() -> ToolContext:

@@ -7,15 +7,18 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from flink_agents.durable.journal.protocol import Journal
+from flink_agents.durable.journal.rows import RunRow
 from flink_agents.durable.store import StateName, WriteBehind
 from flink_agents.errors import RejectedRecord
 from flink_agents.faults import Fault, no_fault
 from flink_agents.options import Limits, OperatorOptions, ToolCallOptions, WorkerOptions
 from flink_agents.records import request_key
-from flink_agents.runtime.subtask import REJECT_KEY_PREFIX, Subtask
+from flink_agents.runtime.subtask import REJECT_KEY_PREFIX, JournalPort, Subtask
 from flink_agents.runtime.turn import Turn
 from flink_agents.scheduler.attempt import Attempt
 from flink_agents.testing.faults import PlannedCrash
+from flink_agents.testing.journal import StepWriter
 from flink_agents.testing.store import InMemoryBackend
 from flink_agents.testing.workers import StepWorkers
 from flink_agents.tools.registry import build_registry
@@ -50,6 +53,7 @@ class Harness:
         tool_calls, workers, limits: the options of the operator.
         always_replay: run the action again from its top after every turn, so that replay is exercised at every wait.
         fault: called at every fault point; a ``PlannedCrash`` raised there is answered by ``crash()``.
+        journal: keeps outcomes between checkpoints; ``run_id`` names the run in it.
 
     Outputs behave like exactly-once sinks: a crash takes back what was emitted after the last checkpoint, and sends the
     records again that arrived after it. ``clock_ms`` is the time the engine sees; ``advance`` moves it.
@@ -65,6 +69,8 @@ class Harness:
         limits: Limits | None = None,
         always_replay: bool = False,
         fault: Fault = no_fault,
+        journal: Journal | None = None,
+        run_id: str = "run",
     ) -> None:
         self.options = OperatorOptions(
             key_by=key_by,
@@ -85,6 +91,10 @@ class Harness:
         self._committed = dict.fromkeys(self._out, 0)
         self._snapshot = self.backend.snapshot()
         self._since_checkpoint: list[Record] = []
+        self._run_id = run_id
+        self.writer = None if journal is None else StepWriter(journal)
+        if journal is not None and journal.find_run(run_id) is None:
+            journal.create_run(RunRow(run_id, "harness", 0))
         self.attempt, self.subtask = self._open()
 
     @property
@@ -117,7 +127,7 @@ class Harness:
 
     def run(self) -> None:
         """Run bodies and turns until nothing is left but calls that the test holds."""
-        while self._guarded(self._settle_once) or self._guarded(self.workers.step):
+        while self._guarded(self._settle_once) or self._guarded(self.workers.step) or self._commit():
             pass
 
     def advance(self, ms: int) -> None:
@@ -135,12 +145,18 @@ class Harness:
         self._committed = {name: len(lines) for name, lines in self._out.items()}
         self._since_checkpoint.clear()
 
-    def crash(self, *, tools: Sequence[Any] | None = None) -> None:
-        """Kill the subtask and restore the last checkpoint, with other ``tools`` if given (a changed deployment)."""
+    def crash(self, *, tools: Sequence[Any] | None = None, reverse_input: bool = False) -> None:
+        """Kill the subtask and restore the last checkpoint, with other ``tools`` if given (a changed deployment).
+
+        ``reverse_input`` sends the records that arrived after the checkpoint in the other order, as a source of several
+        splits may.
+        """
         self.crashes += 1
         self.attempt.interrupt()
         self.subtask.close()
         self.workers.drop()
+        if self.writer is not None:
+            self.writer.drop()
         self.backend.restore(self._snapshot)
         for name, length in self._committed.items():
             del self._out[name][length:]
@@ -148,7 +164,7 @@ class Harness:
         self.attempt, self.subtask = self._open()
         self._guarded(self._wake_restored)
         again, self._since_checkpoint = self._since_checkpoint, []
-        self.send(*again)
+        self.send(*(reversed(again) if reverse_input else again))
 
     def slots(self, key: Any) -> dict[str, dict[str, Any]]:
         """Return the stored slots of a key, decoded, by ``intake/index``."""
@@ -188,8 +204,23 @@ class Harness:
             counters=self.counters,
             clock=lambda: self.clock_ms,
             fault=self._fault,
+            run_id=self._run_id,
+            journal=self._port(attempt),
         )
         return attempt, subtask
+
+    def _port(self, attempt: Attempt) -> JournalPort | None:
+        if self.writer is None:
+            return None
+        journal = self.writer.journal
+        return JournalPort(
+            self.writer,
+            journal.open_attempt(self._run_id, attempt.id, 0, 1),
+            lambda key, number, also: journal.requests_from(self._run_id, key, number, also),
+        )
+
+    def _commit(self) -> bool:
+        return self.writer is not None and self.writer.step()
 
     def _guarded(self, step: Callable[[], Any]) -> bool:
         try:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from flink_agents.options import Execution
+from flink_agents.options import Execution, OnInterrupt
 from flink_agents.scheduler.call import Completion, RunningCall, conclude, conclude_exception
 from flink_agents.tools.base import Body, Tool, ToolSpec
 
@@ -50,14 +51,23 @@ class HeldBody:
 class ControlledTool(Tool):
     """Takes any arguments; each body begun is listed in ``running`` (and for ever in ``begun``)."""
 
-    def __init__(self, name: str, *, max_concurrent: int | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        max_concurrent: int | None = None,
+        on_interrupt: OnInterrupt = OnInterrupt.RERUN,
+        reconcile: Callable[[dict[str, Any]], Any] | None = None,
+    ) -> None:
         self.spec = ToolSpec(
             name=name,
             description=f"Controlled by a test: {name}",
             parameters={"type": "object"},
             execution=Execution.THREAD,
             max_concurrent=max_concurrent,
+            on_interrupt=on_interrupt,
         )
+        self._reconcile = reconcile
         self.running: list[HeldCall] = []
         self.begun: list[HeldCall] = []
         self.prepared = 0
@@ -66,3 +76,7 @@ class ControlledTool(Tool):
         """Return a body that waits for the test."""
         self.prepared += 1
         return HeldBody(self, arguments)
+
+    def reconciler(self, arguments: dict[str, Any]) -> Body | None:
+        """Return what decides about a call in doubt."""
+        return None if self._reconcile is None else partial(self._reconcile, arguments)

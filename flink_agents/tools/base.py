@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flink_agents.options import Execution
+from flink_agents.options import Execution, OnInterrupt
 
 __all__ = ["Body", "Tool", "ToolSpec"]
 
@@ -20,7 +20,8 @@ class ToolSpec:
     """What the engine and the model need to know about a tool.
 
     ``parameters`` is the JSON Schema of the arguments as a model sees it; ``max_concurrent`` bounds the bodies of this
-    tool that run at once in one subtask (None: no bound of its own).
+    tool that run at once in one subtask (None: no bound of its own). ``on_interrupt`` says what happens to a call that
+    was cut off; ``fail`` and ``reconcile`` need a journal.
     """
 
     name: str
@@ -28,6 +29,7 @@ class ToolSpec:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     execution: Execution = Execution.THREAD
     max_concurrent: int | None = None
+    on_interrupt: OnInterrupt = OnInterrupt.RERUN
 
 
 class Tool(ABC):
@@ -45,3 +47,11 @@ class Tool(ABC):
         Raises:
             InvalidArguments: with a message that names the field, and the expected schema.
         """
+
+    def reconciler(self, arguments: dict[str, Any]) -> Body | None:
+        """Return what decides about a call that was cut off: a body that looks whether it took effect.
+
+        Its value or exception becomes the call's outcome; ``NOT_STARTED`` lets the call's own body run. Task thread;
+        asked for only where ``on_interrupt`` is ``reconcile``.
+        """
+        return None
