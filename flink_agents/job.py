@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from flink_agents.cluster.quiet import quiet_imports
@@ -14,7 +15,10 @@ from flink_agents.connectors.jsonl_source import read_jsonl
 from flink_agents.connectors.print_sink import write_print
 from flink_agents.faults import Fault, no_fault
 
-__all__ = ["RUN_ID_PARAMETER", "build", "flink_options"]
+__all__ = ["FIXED_JOB_ID", "RUN_ID_PARAMETER", "build", "flink_options"]
+
+FIXED_JOB_ID = "$internal.pipeline.job-id"
+"""Flink's own option for the id that a job is to get, in hexadecimal."""
 
 RUN_ID_PARAMETER = "flink-agents.run-id"
 """Global job parameter by which the operator learns the run id."""
@@ -39,8 +43,12 @@ def build(env: Any, prepared: PreparedJob, run: Run, *, marked_prints: bool = Fa
     write_jsonl_each_checkpoint(streams.statistics, run.statistics, name="statistics")
 
 
-def flink_options(config: JobConfig, run: Run) -> dict[str, str]:
-    """Return the job's Flink options; what ``flink.options`` says comes last and wins."""
+def flink_options(config: JobConfig, run: Run, restore: Path | None = None) -> dict[str, str]:
+    """Return the job's Flink options; what ``flink.options`` says comes last and wins.
+
+    ``restore`` is the folder of the checkpoint or savepoint to go on from. It stays as it is: the job's first own
+    checkpoint shares nothing with it.
+    """
     flink = config.flink
     restart = flink.restart
     options = {
@@ -49,6 +57,9 @@ def flink_options(config: JobConfig, run: Run) -> dict[str, str]:
         # Flink wants the scheme written out, and the path as it is: no percent-encoding.
         "execution.checkpointing.dir": f"file://{run.checkpoints}",
         "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+        # At the end of the input a checkpoint waits for the last calls. One that expires would fail the job, which
+        # would run the same calls again, and expire again.
+        "execution.checkpointing.timeout": "7 d",
         # A checkpoint that back-pressure holds up for a second overtakes the records before it.
         "execution.checkpointing.unaligned.enabled": "true",
         "execution.checkpointing.aligned-checkpoint-timeout": "1 s",
@@ -60,6 +71,12 @@ def flink_options(config: JobConfig, run: Run) -> dict[str, str]:
         "restart-strategy.exponential-delay.backoff-multiplier": "2.0",
         "restart-strategy.exponential-delay.attempts-before-reset-backoff": str(restart.attempts),
     }
+    if restore is not None:
+        options |= {
+            "execution.state-recovery.path": f"file://{restore}",
+            "execution.state-recovery.claim-mode": "NO_CLAIM",
+            "execution.state-recovery.ignore-unclaimed-state": "false",
+        }
     return {**options, **flink.options}
 
 

@@ -9,27 +9,27 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from flink_agents.cluster.runs import Totals
+
 __all__ = ["Summary"]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Counts of the exactly-once statistics, and the job's restarts, completed checkpoints and wall time."""
+    """Counts of the exactly-once statistics, and what Flink counted, both over all jobs of the run."""
 
     counts: Mapping[str, int]
-    restarts: int
-    checkpoints: int
-    wall_s: float
+    totals: Totals
 
     def to_json(self) -> dict[str, Any]:
         """Return the summary with its documented keys."""
-        requests = self.counts["requests"]
+        requests, wall_s = self.counts["requests"], self.totals.wall_s
         return {
             **self.counts,
-            "restarts": self.restarts,
-            "checkpoints": self.checkpoints,
-            "wall_s": round(self.wall_s, 3),
-            "requests_per_s": round(requests / self.wall_s, 1) if self.wall_s > 0 else 0.0,
+            "restarts": self.totals.restarts,
+            "checkpoints": self.totals.checkpoints,
+            "wall_s": round(wall_s, 3),
+            "requests_per_s": round(requests / wall_s, 1) if wall_s > 0 else 0.0,
         }
 
     def show(self, console: Console) -> None:

@@ -18,14 +18,23 @@ WRAPPERS = re.compile(
     r"|java\.util\.concurrent\.(?:CompletionException|ExecutionException)|java\.lang\.RuntimeException)(?:: |$)"
 )
 
+RESTORING = re.compile(
+    r"Exception while creating StreamOperatorStateContext|StateMigrationException|Failed to rollback to checkpoint"
+    r"|Could not restore|Failed when trying to restore"
+)
+
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a job failed. ``python`` is true if Python code raised it; ``text`` may have several lines, no Java in it."""
+    """Why a job failed. ``python`` is true if Python code raised it; ``text`` may have several lines, no Java in it.
+
+    ``restoring``: it failed while it read the state of a checkpoint or savepoint.
+    """
 
     python: bool
     summary: str
     text: str
+    restoring: bool = False
 
 
 def root_cause(stack_trace: str) -> Cause:
@@ -42,7 +51,8 @@ def root_cause(stack_trace: str) -> Cause:
     # Flink says which option it could not read in one exception, and why in another inside it.
     telling = [head for head in heads if "Could not parse value" in head] or [head for head in reversed(heads) if head]
     said = next(iter(telling), stack_trace.strip() or "no cause was reported")
-    return Cause(python=False, summary=said.splitlines()[0], text=said)
+    restoring = RESTORING.search(stack_trace) is not None
+    return Cause(python=False, summary=said.splitlines()[0], text=said, restoring=restoring)
 
 
 def _blocks(stack_trace: str) -> list[tuple[str, list[str]]]:

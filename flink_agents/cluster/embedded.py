@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from pathlib import Path
@@ -55,6 +55,7 @@ class EmbeddedCluster:
         slots: parallel subtasks that fit at once, over all jobs.
         options: Flink options of the cluster (memory, ports, ``env.java.opts.all`` for the JVM).
         on_output: called for each line that the JVM prints, Python tools' ``print`` included; on a thread of its own.
+        keep_open: file descriptors that the JVM is to hold as long as it lives.
 
     Use it as a context manager, or call :meth:`start` and :meth:`close`.
     """
@@ -68,6 +69,7 @@ class EmbeddedCluster:
         slots: int,
         options: Mapping[str, str] | None = None,
         on_output: Callable[[str], None] | None = None,
+        keep_open: Sequence[int] = (),
     ) -> None:
         self.folder = folder.absolute()
         self.slots = slots
@@ -75,6 +77,7 @@ class EmbeddedCluster:
         self.log_file = self.folder / "flink.log"
         self.error_file = self.folder / "jvm.log"
         self._on_output = on_output or (lambda line: None)
+        self._keep_open = tuple(keep_open)
         self._process: subprocess.Popen[bytes] | None = None
         self._pump: threading.Thread | None = None
         self._scratch: Path | None = None
@@ -184,10 +187,10 @@ class EmbeddedCluster:
         msg = f"Flink's JVM {how}. See {places}"
         raise JvmDied(msg)
 
-    def close(self) -> None:
+    def close(self, *, at_once: bool = False) -> None:
         """Stop the JVM and all jobs in it, running tools included; safe to call again.
 
-        Checkpoints and committed output stay. Waits at most some seconds, then kills.
+        Checkpoints and committed output stay. Waits at most some seconds, then kills; with ``at_once`` kills.
         """
         if EmbeddedCluster._running is self:
             EmbeddedCluster._running = None
@@ -197,7 +200,10 @@ class EmbeddedCluster:
             self._rest = None
         if self._process is not None:
             if self._process.poll() is None:
-                self._process.terminate()
+                if at_once:
+                    self._process.kill()
+                else:
+                    self._process.terminate()
             try:
                 self._process.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
@@ -246,6 +252,7 @@ class EmbeddedCluster:
                 env=environ,
                 # Ctrl-C is for the command to handle: the JVM must live on to end the job in order.
                 start_new_session=True,
+                pass_fds=self._keep_open,
             )
         self._pump = threading.Thread(target=self._pump_output, name="flink-output", daemon=True)
         self._pump.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -20,7 +21,10 @@ TERMINAL = frozenset({"FINISHED", "FAILED", "CANCELED"})
 
 @dataclass(frozen=True)
 class JobReport:
-    """A job at one moment; times in milliseconds since 1970, ``ended_ms`` is None while it runs."""
+    """A job at one moment; times in milliseconds since 1970, ``ended_ms`` is None while it runs.
+
+    ``input_ended``: every source has read its input to the end, so the operators work off what is left.
+    """
 
     job_id: str
     name: str
@@ -28,6 +32,7 @@ class JobReport:
     started_ms: int
     ended_ms: int | None
     vertices: tuple[str, ...]
+    input_ended: bool = False
 
     @property
     def ended(self) -> bool:
@@ -70,6 +75,7 @@ class FlinkRest:
             started_ms=body["start-time"],
             ended_ms=ended if ended >= 0 else None,
             vertices=tuple(vertex["id"] for vertex in body["vertices"]),
+            input_ended=_input_ended(body["vertices"]),
         )
 
     def wait(self, job_id: str, *, timeout_s: float, states: frozenset[str] = TERMINAL) -> JobReport:
@@ -173,6 +179,11 @@ class FlinkRest:
         except httpx.HTTPError as error:
             msg = f"the Flink cluster at {self.address} does not answer: {str(error) or type(error).__name__}"
             raise ClusterFault(msg) from error
+
+
+def _input_ended(vertices: Sequence[Mapping[str, Any]]) -> bool:
+    sources = [vertex["status"] for vertex in vertices if vertex["name"].startswith("Source: ")]
+    return bool(sources) and all(status == "FINISHED" for status in sources)
 
 
 def _checked(answer: httpx.Response) -> httpx.Response:

@@ -39,9 +39,7 @@ class Totals:
     wall_s: float = 0.0
 
     def __add__(self, other: Totals) -> Totals:
-        return Totals(
-            self.restarts + other.restarts, self.checkpoints + other.checkpoints, self.wall_s + other.wall_s
-        )
+        return Totals(self.restarts + other.restarts, self.checkpoints + other.checkpoints, self.wall_s + other.wall_s)
 
 
 @dataclass(frozen=True)
@@ -149,6 +147,10 @@ class Run:
         kept = Path(checkpoint) if checkpoint else None
         if kept and kept.parent == self.savepoints and kept.is_dir():
             _write_record(kept, self.record)
+
+    def put_back(self, record: RunRecord) -> None:
+        """Let the record say again what it said before a job that never came to work on the run."""
+        self._write(record)
 
     def _write(self, record: RunRecord) -> None:
         self.record = record
