@@ -83,8 +83,16 @@ class PostgresqlJournal(Journal):
         return earlier is None
 
     def apply(self, operations: Sequence[Operation]) -> list[Result]:  # noqa: D102
-        with self._transaction(pipeline=Pipeline.is_supported()) as connection:
-            return Batch(connection, operations, self.place).run()
+        with self._writing, self._errors(), self._connected() as connection:
+            # A pipeline sends statements without waiting for those before; its end waits for the commit's answer.
+            with connection.pipeline() if Pipeline.is_supported() else nullcontext():
+                connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+                results = Batch(connection, operations, self.place).run()
+                ended = connection.execute("COMMIT")
+            if ended.statusmessage != "COMMIT":
+                msg = f"the journal {self.place}: the server answered {ended.statusmessage} to a commit"
+                raise JournalError(msg)
+            return results
 
     def requests_from(  # noqa: D102
         self, run_id: str, key: str, intake: int, also: Collection[int] = ()
@@ -190,21 +198,22 @@ class PostgresqlJournal(Journal):
         return JournalUnavailable(msg)
 
     @contextmanager
-    def _transaction(self, *, pipeline: bool = False) -> Iterator[Connection]:
-        """Give the writing connection within a transaction; commit at the end, undo everything on an error.
+    def _transaction(self) -> Iterator[Connection]:
+        """Give the writing connection within a transaction; commit at the end, undo everything on an error."""
+        with self._writing, self._errors(), self._connected() as connection, connection.transaction():
+            yield connection
 
-        A pipeline sends statements without waiting for the answers of those before; its end waits for the commit.
-        """
-        with self._writing, self._errors():
-            if self._writer is None:
-                self._writer = self._connect()
-            connection = self._writer
-            try:
-                with connection.pipeline() if pipeline else nullcontext(), connection.transaction():
-                    yield connection
-            finally:
-                if connection.closed or connection.info.transaction_status is not psycopg.pq.TransactionStatus.IDLE:
-                    self._drop_writer()
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        """Give the writing connection; drop it, and so undo what it left open, unless it comes back as it was given."""
+        if self._writer is None:
+            self._writer = self._connect()
+        connection = self._writer
+        try:
+            yield connection
+        finally:
+            if connection.closed or connection.info.transaction_status is not psycopg.pq.TransactionStatus.IDLE:
+                self._drop_writer()
 
     def _drop_writer(self) -> None:
         if self._writer is not None:

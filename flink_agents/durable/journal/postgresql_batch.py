@@ -7,6 +7,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import psycopg
 
+from flink_agents import codec
 from flink_agents.durable.journal import postgresql_schema as sql
 from flink_agents.durable.journal.operations import (
     Answered,
@@ -83,14 +84,15 @@ class Batch:
         cursor = self._connection.cursor()
         if kind is PutRequest:
             rows = [_request_columns(operation.request) for _, operation in self._of(PutRequest, positions)]
-            cursor.execute(sql.INSERT_REQUESTS, _arrays(rows))
+            cursor.execute(sql.INSERT_REQUESTS, _json(sql.REQUEST_COLUMNS, rows))
         elif kind is Answered:
             marks = [(key_hash(op.run_id, op.key), op.intake, op.now_ms) for _, op in self._of(Answered, positions)]
-            cursor.execute(sql.ANSWERED, _arrays(marks))
+            cursor.execute(sql.ANSWERED, _json(("key_hash", "intake", "now_ms"), marks))
         else:
             calls = [(*place_columns(op.call), *call_columns(op)) for _, op in self._of(_CHANGES, positions)]
             # Processes that write the same rows in the same order wait for each other instead of locking up.
-            cursor.execute(_STATEMENTS[kind], _arrays(sorted(calls, key=lambda row: row[:3])))
+            calls.sort(key=lambda row: row[:3])
+            cursor.execute(_STATEMENTS[kind], _json(sql.CALL_COLUMNS, calls))
         return cursor
 
     def _take(self, kind: type, positions: list[int], cursor: _CURSOR | None) -> None:
@@ -119,18 +121,23 @@ class Batch:
         if not self._requests_to_read:
             return
         asked = self._of(PutRequest, self._requests_to_read)
-        rows = [_request_columns(operation.request)[:2] for _, operation in asked]
-        for number, *columns in self._connection.execute(sql.REQUESTS, _arrays(rows)):
-            self._results[asked[number - 1][0]] = request_row(columns)
+        rows = [(*_request_columns(operation.request)[:2], n) for n, (_, operation) in enumerate(asked)]
+        found = self._connection.execute(sql.REQUESTS, _json(("key_hash", "intake", "n"), rows))
+        for number, *columns in found:
+            self._results[asked[number][0]] = request_row(columns)
 
     def _read_calls(self) -> None:
         if not self._calls_to_read:
             return
         asked = self._of(_CALL_OPERATIONS, self._calls_to_read)
-        rows = [(*place_columns(operation.call)[:3], getattr(operation, "attempt_id", "")) for _, operation in asked]
-        found = {number: Stored(*columns) for number, *columns in self._connection.execute(sql.STORED, _arrays(rows))}
-        for number, (position, operation) in enumerate(asked, 1):
-            self._results[position] = answer(operation, found.get(number))
+        rows = [
+            (*place_columns(operation.call)[:3], getattr(operation, "attempt_id", ""), n)
+            for n, (_, operation) in enumerate(asked)
+        ]
+        names = ("key_hash", "intake", "idempotency_key", "asking", "n")
+        stored = {n: Stored(*columns) for n, *columns in self._connection.execute(sql.STORED, _json(names, rows))}
+        for n, (position, operation) in enumerate(asked):
+            self._results[position] = answer(operation, stored.get(n))
 
     def _of(self, kinds: type[_Kind] | tuple[type[_Kind], ...], positions: list[int]) -> list[tuple[int, _Kind]]:
         return [(n, operation) for n in positions if isinstance(operation := self._operations[n], kinds)]
@@ -173,5 +180,5 @@ def _request_columns(request: RequestRow) -> tuple[str, int, str, str, str, str]
     )
 
 
-def _arrays(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-    return [list(column) for column in zip(*rows, strict=True)]
+def _json(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> tuple[str]:
+    return (codec.dumps([dict(zip(names, row, strict=True)) for row in rows]),)

@@ -7,6 +7,7 @@ from flink_agents.durable.journal.stored import FORMAT_VERSION
 __all__ = [
     "ANSWERED",
     "CALLS",
+    "CALL_COLUMNS",
     "CREATE",
     "CREATE_SCHEMA",
     "EARLIER_ATTEMPT",
@@ -19,6 +20,7 @@ __all__ = [
     "PRUNE",
     "REQUESTS",
     "REQUESTS_FROM",
+    "REQUEST_COLUMNS",
     "SESSION",
     "START",
     "START_AGAIN",
@@ -105,15 +107,18 @@ SELECT 1 FROM flink_agents.attempts WHERE run_id = %s AND (subtask = %s OR paral
 AND opened < (SELECT opened FROM flink_agents.attempts WHERE attempt_id = %s) LIMIT 1
 """
 
-INSERT_REQUESTS = """
-INSERT INTO flink_agents.requests (key_hash, intake, run_id, key, request_id, content_digest)
-SELECT * FROM unnest(%s::text[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::text[])
+# Rows come as one JSON array of objects: the driver writes arrays of texts far slower than the server reads JSON.
+REQUEST_COLUMNS = ("key_hash", "intake", "run_id", "key", "request_id", "content_digest")
+
+INSERT_REQUESTS = f"""
+INSERT INTO flink_agents.requests ({", ".join(REQUEST_COLUMNS)})
+SELECT {", ".join(REQUEST_COLUMNS)} FROM json_populate_recordset(NULL::flink_agents.requests, %s::json)
 ON CONFLICT DO NOTHING RETURNING key_hash, intake
 """
 
 REQUESTS = """
 SELECT t.n, r.run_id, r.key, r.intake, r.request_id, r.content_digest
-FROM unnest(%s::text[], %s::bigint[]) WITH ORDINALITY AS t (key_hash, intake, n)
+FROM json_to_recordset(%s::json) AS t (key_hash text, intake bigint, n bigint)
 JOIN flink_agents.requests AS r USING (key_hash, intake)
 """
 
@@ -130,16 +135,19 @@ ORDER BY intake
 
 ANSWERED = """
 UPDATE flink_agents.requests AS r SET answered_ms = t.now_ms
-FROM unnest(%s::text[], %s::bigint[], %s::bigint[]) AS t (key_hash, intake, now_ms)
+FROM json_to_recordset(%s::json) AS t (key_hash text, intake bigint, now_ms bigint)
 WHERE r.key_hash = t.key_hash AND r.intake <= t.intake AND r.answered_ms IS NULL
 """
 
-_INSERT_CALLS = """
-INSERT INTO flink_agents.calls AS c (key_hash, intake, idempotency_key, run_id, key, slot, kind, tool, digest,
-    status, outcome, attempts, attempt_id, first_attempt_id, fatal, first_started_ms, started_ms, ended_ms)
-SELECT * FROM unnest(%s::text[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::bigint[], %s::text[],
-    %s::text[], %s::text[], %s::text[], %s::text[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::bigint[],
-    %s::bigint[], %s::bigint[])
+CALL_COLUMNS = (
+    *("key_hash", "intake", "idempotency_key", "run_id", "key", "slot", "kind", "tool", "digest"),
+    *("status", "outcome", "attempts", "attempt_id", "first_attempt_id", "fatal"),
+    *("first_started_ms", "started_ms", "ended_ms"),
+)
+
+_INSERT_CALLS = f"""
+INSERT INTO flink_agents.calls AS c ({", ".join(CALL_COLUMNS)})
+SELECT {", ".join(CALL_COLUMNS)} FROM json_populate_recordset(NULL::flink_agents.calls, %s::json)
 ON CONFLICT (key_hash, intake, idempotency_key)
 """
 
@@ -171,8 +179,7 @@ RETURNING idempotency_key, attempts, fatal
 
 STORED = f"""
 SELECT t.n, c.status, c.outcome, c.attempts, c.attempt_id, c.fatal, {_LATER.format("t.asking")}
-FROM unnest(%s::text[], %s::bigint[], %s::text[], %s::text[])
-    WITH ORDINALITY AS t (key_hash, intake, idempotency_key, asking, n)
+FROM json_to_recordset(%s::json) AS t (key_hash text, intake bigint, idempotency_key text, asking text, n bigint)
 JOIN flink_agents.calls AS c USING (key_hash, intake, idempotency_key)
 """
 

@@ -188,10 +188,11 @@ def test_after_the_time_everything_that_waits_is_told_and_the_next_one_is_tried(
     script: ScriptedJournal, answers: Answers, call_of: CallOf
 ) -> None:
     script.broken = JournalUnavailable("server down")
-    writer = JournalWriter(script, give_up_s=0.3)
+    writer = JournalWriter(script, give_up_s=1.0)
+    operations = [look_up(call_of, index) for index in range(1, 1_500)]
     hold_first(writer, script, answers, look_up(call_of, 0))
-    for index in range(1, 1_500):
-        writer.submit(look_up(call_of, index), answers.take(index))
+    for index, operation in enumerate(operations, 1):
+        writer.submit(operation, answers.take(index))
     script.held.set()
     answers.wait(1_500)
     assert len(answers.lost()) == 1_500
