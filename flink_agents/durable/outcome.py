@@ -9,7 +9,8 @@ from flink_agents.failures import RecordedFailure
 __all__ = ["Failed", "Outcome", "Succeeded"]
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, as each call makes one and a frozen class takes three times as long to make.
+@dataclass(slots=True)
 class Succeeded:
     """The body returned; ``text`` is the value as the codec wrote it."""
 

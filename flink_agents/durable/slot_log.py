@@ -6,7 +6,7 @@ import logging
 
 from flink_agents.durable.identity import Identity
 from flink_agents.durable.outcome import Outcome
-from flink_agents.durable.slots import Slot
+from flink_agents.durable.slots import Named, Slot
 from flink_agents.durable.store import StateName, WriteBehind
 from flink_agents.errors import IdentityMismatch
 from flink_agents.options import OnMismatch
@@ -48,21 +48,21 @@ class SlotLog:
             self._slots.append(Slot.from_text(len(self._slots), text))
         self._persisted = len(self._slots)
 
-    def reserve(self, identity: Identity) -> Slot:
-        """Return the slot at ``identity.index``: the recorded one if it belongs to this call, else a new one.
+    def reserve(self, index: int, call: Named) -> Slot:
+        """Return the slot at ``index``: the recorded one if it belongs to this call, else a new one.
 
         A recorded slot of a different call is reported, and it and all after it are dropped, in state too.
 
         Raises:
             IdentityMismatch: instead of dropping, under ``on_mismatch: fail``.
         """
-        index = identity.index
         if index < len(self._slots):
             recorded = self._slots[index]
+            identity = Identity(index, call.kind, call.name, call.position, call.digest)
             if recorded.identity == identity:
                 return recorded
             self._drop_from(index, identity, recorded.identity)
-        slot = Slot(identity)
+        slot = Slot(index, call)
         self._slots.append(slot)
         self._dirty.add(index)
         return slot
@@ -70,12 +70,12 @@ class SlotLog:
     def start(self, slot: Slot, attempt_id: str, now_ms: int) -> None:
         """Record that a body of this slot begins."""
         slot.start(attempt_id, now_ms)
-        self._dirty.add(slot.identity.index)
+        self._dirty.add(slot.index)
 
     def settle(self, slot: Slot, outcome: Outcome, duration_ms: int) -> None:
         """Record the slot's outcome, for good."""
         slot.settle(outcome, duration_ms)
-        self._dirty.add(slot.identity.index)
+        self._dirty.add(slot.index)
 
     def drop_after(self, length: int) -> None:
         """Forget recorded slots from ``length`` on: the action ended without asking for them."""
@@ -84,7 +84,8 @@ class SlotLog:
 
     def clear(self) -> None:
         """Forget every slot: the request is answered."""
-        self.drop_after(0)
+        self._slots.clear()
+        self._dirty.clear()
 
     def sync(self, store: WriteBehind) -> None:
         """Hand this turn's changes to the view of the key's state."""

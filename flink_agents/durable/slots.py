@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 from flink_agents import codec
 from flink_agents.durable.identity import Identity
@@ -12,7 +11,7 @@ from flink_agents.durable.outcome import Failed, Outcome, Succeeded
 from flink_agents.errors import IllegalMove, StateFormat
 from flink_agents.failures import RecordedFailure
 
-__all__ = ["MOVES", "Slot", "SlotStatus"]
+__all__ = ["MOVES", "Named", "Slot", "SlotStatus"]
 
 SLOT_VERSION = 1
 
@@ -46,21 +45,64 @@ MOVES: dict[SlotStatus, frozenset[SlotStatus]] = {
 }
 
 
-@dataclass(slots=True)
+class Named(Protocol):
+    """What names a call: ``digest`` may be computed when it is asked for, and is the same at every time."""
+
+    @property
+    def kind(self) -> str:
+        """What sort of call it is."""
+
+    @property
+    def name(self) -> str:
+        """The tool's name."""
+
+    @property
+    def position(self) -> int:
+        """The call's place in its request, or -1."""
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the canonical JSON of the arguments as asked."""
+
+
 class Slot:
     """The record of one call. Changed on the task thread only, through ``start`` and ``settle``.
 
     ``attempts`` counts the bodies begun, ``attempt_id`` names the task attempt that began the last one, times are
-    milliseconds since the epoch, ``duration_ms`` is the last body's running time.
+    milliseconds since the epoch, ``duration_ms`` is the last body's running time. The identity of a new slot is made
+    when it is stored or compared: a call that begins and ends within a turn of its request needs none.
     """
 
-    identity: Identity
-    status: SlotStatus = SlotStatus.RESERVED
-    attempts: int = 0
-    attempt_id: str = ""
-    started_ms: int = 0
-    duration_ms: int = 0
-    outcome: Outcome | None = None
+    __slots__ = (
+        "_call",
+        "_identity",
+        "attempt_id",
+        "attempts",
+        "duration_ms",
+        "index",
+        "outcome",
+        "started_ms",
+        "status",
+    )
+
+    def __init__(self, index: int, call: Named) -> None:
+        self.index = index
+        self._call = call
+        self._identity: Identity | None = None
+        self.status = SlotStatus.RESERVED
+        self.attempts = 0
+        self.attempt_id = ""
+        self.started_ms = 0
+        self.duration_ms = 0
+        self.outcome: Outcome | None = None
+
+    @property
+    def identity(self) -> Identity:
+        """Whom the slot belongs to."""
+        if self._identity is None:
+            call = self._call
+            self._identity = Identity(self.index, call.kind, call.name, call.position, call.digest)
+        return self._identity
 
     def start(self, attempt_id: str, now_ms: int) -> None:
         """Record that a body begins.
@@ -79,7 +121,7 @@ class Slot:
         Raises:
             IllegalMove: if the slot has an outcome already: a recorded outcome is never replaced.
         """
-        self._move(SlotStatus.SUCCEEDED if isinstance(outcome, Succeeded) else SlotStatus.FAILED)
+        self._move(SlotStatus.SUCCEEDED if type(outcome) is Succeeded else SlotStatus.FAILED)
         self.outcome = outcome
         self.duration_ms = duration_ms
 
@@ -124,14 +166,10 @@ class Slot:
             if record["v"] != SLOT_VERSION:
                 msg = f"slot {index} has format version {record['v']}, this release reads {SLOT_VERSION}"
                 raise StateFormat(msg)
-            slot = cls(
-                identity=Identity(index, record["k"], record["n"], record["p"], record["d"]),
-                status=SlotStatus(record["s"]),
-                attempts=record.get("a", 0),
-                attempt_id=record.get("by", ""),
-                started_ms=record.get("at", 0),
-                duration_ms=record.get("ms", 0),
-            )
+            slot = cls(index, Identity(index, record["k"], record["n"], record["p"], record["d"]))
+            slot.status = SlotStatus(record["s"])
+            slot.attempts, slot.attempt_id = record.get("a", 0), record.get("by", "")
+            slot.started_ms, slot.duration_ms = record.get("at", 0), record.get("ms", 0)
             if slot.status is SlotStatus.SUCCEEDED:
                 slot.outcome = Succeeded(codec.dumps(record["o"]))
             elif slot.status is SlotStatus.FAILED:

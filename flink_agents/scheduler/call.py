@@ -14,13 +14,24 @@ from flink_agents import codec
 from flink_agents.durable.identity import Identity
 from flink_agents.durable.journal.rows import CallKey
 from flink_agents.durable.outcome import Failed, Outcome, Succeeded
+from flink_agents.durable.slots import Slot
 from flink_agents.errors import FrameworkFault, Interrupted, Uncapturable
 from flink_agents.failures import capture
 from flink_agents.options import Execution, OnInterrupt
 from flink_agents.scheduler.attempt import Attempt, CancellationToken
 from flink_agents.scheduler.tool_context import Origin, ToolContext, running_call
 
-__all__ = ["Completion", "Ending", "Prepared", "RunningCall", "conclude", "conclude_exception", "is_fatal", "run_body"]
+__all__ = [
+    "Completion",
+    "Ending",
+    "Prepared",
+    "RunningCall",
+    "conclude",
+    "conclude_exception",
+    "is_fatal",
+    "is_interruption",
+    "run_body",
+]
 
 _CANCELLATIONS = (asyncio.CancelledError, concurrent.futures.CancelledError, Interrupted)
 _FATAL = (MemoryError, Uncapturable, FrameworkFault)
@@ -45,47 +56,37 @@ class RunningCall:
     taken for it. What only some calls need (token, context, journal row) is made when it is asked for.
     """
 
-    __slots__ = (
-        "_context",
-        "_row",
-        "_token",
-        "admitted",
-        "attempt",
-        "attempts",
-        "call_id",
-        "deliver",
-        "identity",
-        "key",
-        "origin",
-        "prepared",
-        "result_limit",
-        "slot_index",
-    )
+    admitted = False
+    in_flight = False
+    _token: CancellationToken | None = None
+    _context: ToolContext | None = None
+    _row: CallKey | None = None
 
     def __init__(
         self,
         origin: Origin,
-        identity: Identity,
+        slot: Slot,
         prepared: Prepared,
         attempt: Attempt,
         result_limit: int,
-        attempts: int = 1,
         call_id: Any = None,
     ) -> None:
         self.origin = origin
         self.key = origin.key_text
-        self.identity = identity
-        self.slot_index = identity.index
+        self.slot_index = slot.index
         self.prepared = prepared
         self.attempt = attempt
         self.deliver: Callable[[Completion], None] = attempt.deliver
         self.result_limit = result_limit
-        self.attempts = attempts
+        self.attempts = slot.attempts + 1
         self.call_id = call_id
-        self.admitted = False
-        self._token: CancellationToken | None = None
-        self._context: ToolContext | None = None
-        self._row: CallKey | None = None
+        # Kept for its identity, which never changes; workers look at nothing else of it.
+        self._slot = slot
+
+    @property
+    def identity(self) -> Identity:
+        """Whom the call's slot belongs to."""
+        return self._slot.identity
 
     @property
     def look_up(self) -> bool:
@@ -170,12 +171,17 @@ def is_interruption(exception: BaseException, *, asked: bool) -> bool:
 def conclude(call: RunningCall, value: Any, duration_ms: int) -> Completion:
     """Turn a returned value into a completion: what the codec cannot carry is the call's failure. Any thread."""
     try:
-        if type(value) is CoroutineType:
-            value.close()
-        outcome: Outcome = Succeeded(codec.encode(value, call.result_limit))
+        outcome = carried(value, call.result_limit)
     except BaseException as exception:  # a value's own methods run here, so anything can come out of it
         return conclude_exception(call, exception, duration_ms)
     return Completion(call, Ending.ENDED, outcome, None, duration_ms)
+
+
+def carried(value: Any, result_limit: int) -> Succeeded:
+    """Return the value as the codec writes it, in at most ``result_limit`` bytes. Raises what the codec raises."""
+    if type(value) is CoroutineType:
+        value.close()
+    return Succeeded(codec.encode(value, result_limit))
 
 
 def conclude_exception(call: RunningCall, exception: BaseException, duration_ms: int) -> Completion:
@@ -195,9 +201,9 @@ def run_body(call: RunningCall, elapsed_ms: Callable[[], float]) -> Completion:
     began = elapsed_ms()
     entered = running_call.set(call)
     try:
-        value = call.prepared.body()
+        outcome = carried(call.prepared.body(), call.result_limit)
     except BaseException as exception:  # SystemExit and KeyboardInterrupt raised by a tool are that call's failure
         return conclude_exception(call, exception, round(elapsed_ms() - began))
     finally:
         running_call.reset(entered)
-    return conclude(call, value, round(elapsed_ms() - began))
+    return Completion(call, Ending.ENDED, outcome, None, round(elapsed_ms() - began))

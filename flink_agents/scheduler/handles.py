@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 from flink_agents import codec
 from flink_agents.durable.outcome import Failed, Outcome
@@ -13,7 +13,7 @@ from flink_agents.durable.slots import Slot
 from flink_agents.errors import HandleMisuse, NestedGather
 from flink_agents.scheduler.call import Prepared
 
-__all__ = ["AsyncFuture", "CallOutcome", "CallSpec", "DurableFuture", "GatherFuture", "Wait"]
+__all__ = ["AsyncFuture", "CallOutcome", "DurableFuture", "GatherFuture", "Wait"]
 
 T = TypeVar("T")
 
@@ -27,26 +27,12 @@ class HandleState(Enum):
     CLOSED = "closed"
 
 
-class CallSpec(NamedTuple):
-    """What a durable call is: its identity, and how to prepare it.
-
-    ``prepare`` runs on the task thread once the slot is reserved and is not run on replay of a finished call.
-    """
-
-    kind: str
-    name: str
-    position: int
-    digest: str
-    prepare: Callable[[], Prepared]
-    call_id: Any = None
-
-
 class CallOutcome:
     """How a call ended, live or replayed. Equal live and replayed, because values went through the codec first."""
 
     __slots__ = ("_value", "attempts", "duration_ms", "outcome", "replayed")
 
-    def __init__(self, outcome: Outcome, *, attempts: int, duration_ms: int, replayed: bool) -> None:
+    def __init__(self, outcome: Outcome, attempts: int, duration_ms: int, replayed: bool) -> None:
         self.outcome = outcome
         self.attempts = attempts
         self.duration_ms = duration_ms
@@ -108,15 +94,38 @@ class AsyncFuture(Generic[T]):
 
 
 class DurableFuture(AsyncFuture[Any]):
-    """A handle on one durable call. Task thread only. Awaiting it twice gives the cached outcome."""
+    """A handle on one durable call. Task thread only. Awaiting it twice gives the cached outcome.
 
-    __slots__ = ("outcome", "slot", "spec", "state")
+    ``kind``, ``name``, ``position`` and ``arguments`` make its identity; ``call_id`` is what the request calls it. The
+    digest is computed when it is asked for, so nothing may change ``arguments``.
+    """
 
-    def __init__(self, spec: CallSpec) -> None:
-        self.spec = spec
+    __slots__ = ("_digest", "arguments", "call_id", "kind", "name", "outcome", "position", "slot", "state")
+
+    def __init__(self, kind: str, name: str, position: int, arguments: Any, call_id: Any = None) -> None:
+        self.kind = kind
+        self.name = name
+        self.position = position
+        self.arguments = arguments
+        self.call_id = call_id
         self.state = HandleState.COLD
         self.slot: Slot | None = None
         self.outcome: CallOutcome | None = None
+        self._digest: str | None = None
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the canonical JSON of the arguments as asked."""
+        if self._digest is None:
+            self._digest = codec.digest(self.arguments)
+        return self._digest
+
+    def prepare(self) -> Prepared:
+        """Return what can be run for this call, once its slot is reserved. Task thread; not for a finished call.
+
+        What it raises is the call's own failure.
+        """
+        raise NotImplementedError
 
     def __await__(self) -> Generator[Wait, None, Any]:
         """Return the call's value, or raise its own exception."""
@@ -125,12 +134,12 @@ class DurableFuture(AsyncFuture[Any]):
     def settled(self) -> Generator[Wait, None, CallOutcome]:
         """Suspend until the call has an outcome, and return that."""
         if self.state is HandleState.CLOSED:
-            msg = f"the handle of {self.spec.name!r} was closed before it had an outcome"
+            msg = f"the handle of {self.name!r} was closed before it had an outcome"
             raise HandleMisuse(msg)
         if self.outcome is None:
             yield Wait((self,), 1)
         if self.outcome is None:
-            msg = f"the handle of {self.spec.name!r} was resumed without an outcome"
+            msg = f"the handle of {self.name!r} was resumed without an outcome"
             raise HandleMisuse(msg)
         return self.outcome
 
@@ -167,7 +176,7 @@ class GatherFuture(AsyncFuture[list[CallOutcome]]):
 
     def __await__(self) -> Generator[Wait, None, list[CallOutcome]]:
         """Return the outcomes in input order."""
-        pending = list(dict.fromkeys(handle for handle in self._handles if handle.outcome is None))
+        pending = [handle for handle in dict.fromkeys(self._handles) if handle.outcome is None]
         try:
             if pending:
                 yield Wait(pending, self._max_in_flight)
@@ -179,6 +188,6 @@ class GatherFuture(AsyncFuture[list[CallOutcome]]):
 
 def _outcome(handle: DurableFuture) -> CallOutcome:
     if handle.outcome is None:
-        msg = f"the handle of {handle.spec.name!r} was closed before it had an outcome"
+        msg = f"the handle of {handle.name!r} was closed before it had an outcome"
         raise HandleMisuse(msg)
     return handle.outcome

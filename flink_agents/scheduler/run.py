@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, Protocol
 
 from flink_agents.clock import Clock, monotonic_ms
-from flink_agents.durable.identity import Identity
 from flink_agents.durable.outcome import Failed, Outcome
 from flink_agents.durable.slot_log import SlotLog
 from flink_agents.durable.slots import Slot, SlotStatus
@@ -140,6 +139,8 @@ class ActionRun:
             if self._running.get(call.slot_index) is not call:
                 continue  # its slot was dropped by a mismatch: nobody asks for this outcome any more
             del self._running[call.slot_index]
+            if call.in_flight:
+                self._services.counters.inc("in_flight", -1)
             if self._is_interrupted(completion):
                 interrupted = True
             elif completion.outcome is not None:
@@ -210,7 +211,7 @@ class ActionRun:
             raise ForeignAwaitable(msg)
         for handle in awaited.handles:
             if handle.state is HandleState.CLOSED:
-                msg = f"the handle of {handle.spec.name!r} was closed before it had an outcome"
+                msg = f"the handle of {handle.name!r} was closed before it had an outcome"
                 raise HandleMisuse(msg)
         for handle in awaited.handles:
             if handle.state is HandleState.COLD:
@@ -218,19 +219,16 @@ class ActionRun:
         self._wait = awaited
 
     def _reserve(self, handle: DurableFuture) -> None:
-        fault = self._services.fault
-        fault("before:reserve")
-        spec = handle.spec
-        slot = self.log.reserve(Identity(self._reserved, spec.kind, spec.name, spec.position, spec.digest))
+        services = self._services
+        services.fault("before:reserve")
+        slot = self.log.reserve(self._reserved, handle)
         self._reserved += 1
         handle.slot = slot
         handle.state = HandleState.RESERVED
-        fault("after:reserve")
+        services.fault("after:reserve")
         if slot.outcome is not None:
-            self._services.counters.inc("replayed")
-            handle.settle(
-                CallOutcome(slot.outcome, attempts=slot.attempts, duration_ms=slot.duration_ms, replayed=True)
-            )
+            services.counters.inc("replayed")
+            handle.settle(CallOutcome(slot.outcome, slot.attempts, slot.duration_ms, True))
 
     def _fill(self, wait: Wait) -> None:
         """Begin the next calls of the window, in order, while it has room."""
@@ -244,9 +242,9 @@ class ActionRun:
     def _start(self, handle: DurableFuture) -> None:
         services, slot = self._services, handle.slot
         if slot is None:
-            msg = f"the handle of {handle.spec.name!r} has no slot"
+            msg = f"the handle of {handle.name!r} has no slot"
             raise FrameworkFault(msg)
-        index = slot.identity.index
+        index = slot.index
         self._handles[index] = handle
         if index in self._running or index in self._queued:
             return
@@ -254,49 +252,43 @@ class ActionRun:
             self._interrupt()
             return
         try:
-            prepared: Prepared = handle.spec.prepare()
+            prepared = handle.prepare()
         except BaseException as exception:  # an ordinary exception while preparing is this slot's terminal failure
-            if is_fatal(exception):
-                self._unwind(exception)
-                raise
-            if is_interruption(exception, asked=services.attempt.interrupted):
-                self._interrupt()
-                return
-            call = self._call(handle, slot, _UNPREPARED)
-            self._ended(Completion(call, Ending.ENDED, Failed(capture(exception), exception), None, 0))
+            self._not_prepared(handle, slot, exception)
             return
-        call = self._call(handle, slot, prepared)
+        call = RunningCall(self.origin, slot, prepared, services.attempt, services.result_limit, handle.call_id)
         if prepared.execution is Execution.INLINE:
-            self._begin_inline(call)
+            self._begin_inline(call, slot)
         elif services.admission.admit(call):
             self._begin_call(call)
         else:
             self._queued[index] = call
 
-    def _call(self, handle: DurableFuture, slot: Slot, prepared: Prepared) -> RunningCall:
+    def _not_prepared(self, handle: DurableFuture, slot: Slot, exception: BaseException) -> None:
         services = self._services
-        return RunningCall(
-            self.origin,
-            slot.identity,
-            prepared,
-            services.attempt,
-            services.result_limit,
-            slot.attempts + 1,
-            handle.spec.call_id,
-        )
+        if is_fatal(exception):
+            self._unwind(exception)
+            raise exception
+        if is_interruption(exception, asked=services.attempt.interrupted):
+            self._interrupt()
+            return
+        call = RunningCall(self.origin, slot, _UNPREPARED, services.attempt, services.result_limit, handle.call_id)
+        self._ended(Completion(call, Ending.ENDED, Failed(capture(exception), exception), None, 0))
 
     def _begin_call(self, call: RunningCall) -> None:
-        self._note_start(call)
+        self._note_start(call, self.log[call.slot_index])
+        call.in_flight = True
+        self._services.counters.inc("in_flight")
         self._running[call.slot_index] = call
         self.started.append(call)
 
-    def _begin_inline(self, call: RunningCall) -> None:
+    def _begin_inline(self, call: RunningCall, slot: Slot) -> None:
         """Run the body here and now, unless the journal has to be asked first: then it runs on a worker's thread."""
         asks = call.look_up or call.prepared.on_interrupt is not OnInterrupt.RERUN
-        if self._services.journal is not None and asks:
+        if asks and self._services.journal is not None:
             self._begin_call(call)
             return
-        self._note_start(call)
+        self._note_start(call, slot)
         self._ended(run_body(call, monotonic_ms))
 
     def _ended(self, completion: Completion) -> None:
@@ -305,31 +297,29 @@ class ActionRun:
         if journal is not None:
             self._running[call.slot_index] = call
             journal.finish(completion)
+        elif completion.outcome is not None and not self._is_interrupted(completion):
+            self._record(completion, completion.outcome)
         elif completion.ending is Ending.FATAL and completion.exception is not None:
             self._unwind(completion.exception)
             raise completion.exception
-        elif self._is_interrupted(completion):
+        else:
             self._interrupt()
-        elif completion.outcome is not None:
-            self._record(completion, completion.outcome)
 
-    def _note_start(self, call: RunningCall) -> None:
+    def _note_start(self, call: RunningCall, slot: Slot) -> None:
         services = self._services
         services.fault("before:start")
-        slot = self.log[call.slot_index]
-        if slot.status is SlotStatus.STARTED and slot.attempt_id != services.attempt.id:
+        if slot.attempts and slot.attempt_id != services.attempt.id:
             self._again.add(call.slot_index)
         self.log.start(slot, services.attempt.id, services.clock())
-        services.counters.inc("in_flight")
         services.fault("after:start")
 
     def _record(self, completion: Completion, outcome: Outcome) -> None:
         """Write the outcome into the slot that was reserved for it, and settle its handle."""
         services, call = self._services, completion.call
-        index, slot, counters = call.slot_index, self.log[call.slot_index], services.counters
+        index, counters = call.slot_index, services.counters
+        slot = self.log[index]
         services.fault("before:recorded")
-        if slot.status is SlotStatus.STARTED and slot.attempt_id == services.attempt.id:
-            counters.inc("in_flight", -1)
+        if slot.attempt_id == services.attempt.id:
             slot.attempts = completion.attempts or call.attempts
         if completion.recorded:
             counters.inc("replayed")
@@ -337,21 +327,14 @@ class ActionRun:
             self.reran += 1
             counters.inc("reran")
         self.log.settle(slot, outcome, completion.duration_ms)
-        counters.inc(slot.status.value)
+        counters.inc("succeeded" if slot.status is SlotStatus.SUCCEEDED else "failed")
         counters.latency("call_ms", completion.duration_ms)
         for name, n in call.counts.items():
             counters.inc(f"tool.{name}", n)
         services.fault("after:recorded")
         handle = self._handles.pop(index, None)
         if handle is not None:
-            handle.settle(
-                CallOutcome(
-                    outcome,
-                    attempts=slot.attempts,
-                    duration_ms=completion.duration_ms,
-                    replayed=completion.recorded,
-                )
-            )
+            handle.settle(CallOutcome(outcome, slot.attempts, completion.duration_ms, completion.recorded))
             if self._wait is not None:
                 self._wait.in_flight -= 1
 
@@ -361,7 +344,7 @@ class ActionRun:
             return True
         outcome = completion.outcome
         return (
-            isinstance(outcome, Failed)
+            type(outcome) is Failed
             and outcome.exception is not None
             and is_interruption(outcome.exception, asked=self._services.attempt.interrupted)
         )

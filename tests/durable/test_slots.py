@@ -15,8 +15,20 @@ from flink_agents.failures import capture
 IDENTITY = Identity(3, "tool", "refund", 1, "ab" * 32)
 
 
+def fields(slot: Slot) -> tuple[object, ...]:
+    return (
+        slot.identity,
+        slot.status,
+        slot.attempts,
+        slot.attempt_id,
+        slot.started_ms,
+        slot.duration_ms,
+        slot.outcome,
+    )
+
+
 def slot_in(status: SlotStatus) -> Slot:
-    slot = Slot(IDENTITY)
+    slot = Slot(3, IDENTITY)
     slot.status = status
     return slot
 
@@ -47,7 +59,7 @@ def test_only_the_listed_moves_are_possible(source: SlotStatus, target: SlotStat
 
 
 def test_a_terminal_slot_keeps_its_outcome_for_good() -> None:
-    slot = Slot(IDENTITY)
+    slot = Slot(3, IDENTITY)
     slot.start("attempt", 5)
     slot.settle(Succeeded('"first"'), 1)
     with pytest.raises(IllegalMove):
@@ -60,22 +72,22 @@ def test_a_terminal_slot_keeps_its_outcome_for_good() -> None:
 @pytest.mark.rule(19)
 @pytest.mark.parametrize("text", ["null", '""', "0", "false", "[]", "{}", '{"a":[1,2.5,"x"]}', '{"$type":"x"}'])
 def test_a_value_survives_the_stored_form(text: str) -> None:
-    slot = Slot(IDENTITY)
+    slot = Slot(3, IDENTITY)
     slot.start("attempt", 5)
     slot.settle(Succeeded(text), 7)
-    assert Slot.from_text(3, slot.to_text()) == slot
+    assert fields(Slot.from_text(3, slot.to_text())) == fields(slot)
 
 
 def test_a_failure_and_the_pending_states_survive_the_stored_form() -> None:
-    slot = Slot(IDENTITY)
-    assert Slot.from_text(3, slot.to_text()) == slot
+    slot = Slot(3, IDENTITY)
+    assert fields(Slot.from_text(3, slot.to_text())) == fields(slot)
     slot.start("attempt", 5)
     slot.start("another attempt", 6)
     restored = Slot.from_text(3, slot.to_text())
-    assert restored == slot
+    assert fields(restored) == fields(slot)
     assert (restored.attempts, restored.attempt_id, restored.started_ms) == (2, "another attempt", 6)
     slot.settle(Failed(capture(KeyError("gone"))), 7)
-    assert Slot.from_text(3, slot.to_text()) == slot
+    assert fields(Slot.from_text(3, slot.to_text())) == fields(slot)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 
 from flink_agents.durable.identity import Identity
 from flink_agents.durable.outcome import Failed, Succeeded
+from flink_agents.durable.slots import Slot
 from flink_agents.options import Execution, WorkerOptions
 from flink_agents.scheduler.attempt import Attempt, CancellationToken
 from flink_agents.scheduler.call import Completion, Ending, Prepared, RunningCall
@@ -33,8 +34,8 @@ class Bench:
     def begin(self, body: Callable[[], Any], execution: Execution = Execution.THREAD) -> RunningCall:
         """Begin a body."""
         prepared = Prepared(body, execution, "tool")
-        origin, identity = Origin("run", "k", '"k"', "r", 1), Identity(0, "tool", "tool", 0, "digest")
-        call = RunningCall(origin, identity, prepared, self.attempt, 1 << 20)
+        slot = Slot(0, Identity(0, "tool", "tool", 0, "digest"))
+        call = RunningCall(Origin("run", "k", '"k"', "r", 1), slot, prepared, self.attempt, 1 << 20)
         assert self.workers.permits(execution).try_acquire(self.attempt)
         self.workers.start([call])
         return call
