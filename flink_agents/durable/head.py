@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from flink_agents import codec
 from flink_agents.durable.store import StateName, WriteBehind
@@ -92,14 +91,10 @@ class Head:
 
     def save(self, store: WriteBehind) -> None:
         """Write the head at the end of a turn."""
-        record: dict[str, Any] = {
-            "v": HEAD_VERSION,
-            "next": self.next,
-            "answered": self.answered,
-            "active": self.active,
-        }
+        active = "null" if self.active is None else self.active
+        text = f'{{"v":{HEAD_VERSION},"next":{self.next},"answered":{self.answered},"active":{active}'
         if self.queue is not None:
-            record["queue"] = self.queue
+            text = f'{text},"queue":{codec.dumps(self.queue)}'
         if self.gaps:
-            record["gaps"] = self.gaps
-        store.put(StateName.HEAD, "", codec.dumps(record))
+            text = f'{text},"gaps":{codec.dumps(self.gaps)}'
+        store.put(StateName.HEAD, "", text + "}")

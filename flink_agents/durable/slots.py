@@ -110,7 +110,9 @@ class Slot:
         Raises:
             IllegalMove: if the slot is terminal.
         """
-        self._move(SlotStatus.STARTED)
+        if SlotStatus.STARTED not in MOVES[self.status]:
+            raise self._illegal(SlotStatus.STARTED)
+        self.status = SlotStatus.STARTED
         self.attempts += 1
         self.attempt_id = attempt_id
         self.started_ms = now_ms
@@ -121,15 +123,15 @@ class Slot:
         Raises:
             IllegalMove: if the slot has an outcome already: a recorded outcome is never replaced.
         """
-        self._move(SlotStatus.SUCCEEDED if type(outcome) is Succeeded else SlotStatus.FAILED)
+        status = SlotStatus.SUCCEEDED if type(outcome) is Succeeded else SlotStatus.FAILED
+        if status not in MOVES[self.status]:
+            raise self._illegal(status)
+        self.status = status
         self.outcome = outcome
         self.duration_ms = duration_ms
 
-    def _move(self, status: SlotStatus) -> None:
-        if status not in MOVES[self.status]:
-            msg = f"{self.identity} is {self.status.value} and cannot become {status.value}"
-            raise IllegalMove(msg)
-        self.status = status
+    def _illegal(self, status: SlotStatus) -> IllegalMove:
+        return IllegalMove(f"{self.identity} is {self.status.value} and cannot become {status.value}")
 
     def to_text(self) -> str:
         """Return the slot as it is stored: one JSON object with a version."""

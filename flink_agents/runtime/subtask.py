@@ -234,4 +234,5 @@ class Subtask:
         turn.busy = not activity.is_idle
         if not turn.busy:
             self._busy.pop(key, None)
-        turn.wake.extend(k for k in self._admission.grant() if k not in turn.wake)
+        if self._admission.waiting:
+            turn.wake.extend(k for k in self._admission.grant() if k not in turn.wake)

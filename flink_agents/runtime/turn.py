@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from flink_agents import codec
@@ -33,7 +33,6 @@ REQUESTS_PER_TURN = 64
 """A key with a long queue of requests that need no worker gives the task thread back after so many."""
 
 
-@dataclass(slots=True)
 class Turn:
     """What a turn leaves to do, in this order once its state is written: ``start``, emit, ``wake``.
 
@@ -41,12 +40,15 @@ class Turn:
     ``busy`` says whether the key still has requests.
     """
 
-    responses: list[str] = field(default_factory=list)
-    rejects: list[str] = field(default_factory=list)
-    statistics: list[str] = field(default_factory=list)
-    start: list[RunningCall] = field(default_factory=list)
-    wake: list[str] = field(default_factory=list)
-    busy: bool = False
+    __slots__ = ("busy", "rejects", "responses", "start", "statistics", "wake")
+
+    def __init__(self) -> None:
+        self.responses: list[str] = []
+        self.rejects: list[str] = []
+        self.statistics: list[str] = []
+        self.start: list[RunningCall] = []
+        self.wake: list[str] = []
+        self.busy = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +70,13 @@ class KeyActivity:
     Lives from the moment a request of the key is taken in, or its restored requests are found, until none is left.
     """
 
-    __slots__ = ("_log", "_parts", "_request", "_run", "_started_ms", "head", "key")
+    __slots__ = ("_parts", "_request", "_run", "_started_ms", "head", "key")
 
     def __init__(self, key: str, head: Head, parts: TurnParts) -> None:
         self.key = key
         self.head = head
         self._parts = parts
         self._request: ToolRequestEvent | None = None
-        self._log: SlotLog | None = None
         self._run: ActionRun | None = None
         self._started_ms = 0
 
@@ -130,12 +131,11 @@ class KeyActivity:
 
     def replay(self, store: WriteBehind, turn: Turn) -> None:
         """Run the active action again from its top on what is recorded; bodies that run go on. For tests."""
-        if self._run is not None and self._log is not None and self._request is not None:
-            self._log.sync(store)
+        if self._run is not None and self._request is not None:
+            self._run.log.sync(store)
             store.flush()
-            self._log = SlotLog(self._run.origin.intake, self._parts.options.tool_calls.on_mismatch)
-            self._log.restore(store)
-            self._run.log = self._log
+            self._run.log = SlotLog(self._run.origin.intake, self._parts.options.tool_calls.on_mismatch)
+            self._run.log.restore(store)
             self._run.begin(self._parts.action(self._request, self._parts.context))
             self._finish(store, turn)
 
@@ -172,11 +172,11 @@ class KeyActivity:
         self.head.active = intake
         self._request = request
         self._started_ms = parts.services.clock()
-        self._log = SlotLog(intake, parts.options.tool_calls.on_mismatch)
+        log = SlotLog(intake, parts.options.tool_calls.on_mismatch)
         if restored:
-            self._log.restore(store)
+            log.restore(store)
         origin = Origin(parts.run_id, request.key, self.key, request.request_id, intake, look_up=seen and parts.look_up)
-        self._run = ActionRun(origin, self._log, parts.services)
+        self._run = ActionRun(origin, log, parts.services)
         self._run.begin(parts.action(request, parts.context))
 
     def _finish(self, store: WriteBehind, turn: Turn) -> None:
@@ -191,11 +191,12 @@ class KeyActivity:
                 turn.wake.append(self.key)
                 break
             self._next_request(store, restored=False)
-        if self._run is not None:
-            turn.start.extend(self._run.started)
-            self._run.started.clear()
-        if self._log is not None:
-            self._log.sync(store)
+        run = self._run
+        if run is not None:
+            if run.started:
+                turn.start += run.started
+                run.started.clear()
+            run.log.sync(store)
         self.head.save(store)
 
     def _answer(self, run: ActionRun, store: WriteBehind, turn: Turn) -> None:
@@ -217,7 +218,7 @@ class KeyActivity:
         self.head.answer()
         if services.journal is not None:
             services.journal.answered(self._parts.run_id, self.key, intake)
-        self._run = self._log = self._request = None
+        self._run = self._request = None
         services.counters.inc("responses")
         services.counters.latency("request_ms", services.clock() - self._started_ms)
         services.fault("after:cleaned")

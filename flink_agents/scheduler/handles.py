@@ -73,11 +73,6 @@ class Wait:
     in_flight: int = 0
 
     @property
-    def has_room(self) -> bool:
-        """Whether another call of the window may begin."""
-        return self.in_flight < self.max_in_flight and self.cursor < len(self.handles)
-
-    @property
     def is_over(self) -> bool:
         """Whether every call is settled."""
         return self.in_flight == 0 and self.cursor == len(self.handles)

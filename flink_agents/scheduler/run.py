@@ -232,8 +232,9 @@ class ActionRun:
 
     def _fill(self, wait: Wait) -> None:
         """Begin the next calls of the window, in order, while it has room."""
-        while wait.has_room and self._wait is wait:
-            handle = wait.handles[wait.cursor]
+        handles, limit = wait.handles, wait.max_in_flight
+        while wait.in_flight < limit and wait.cursor < len(handles) and self._wait is wait:
+            handle = handles[wait.cursor]
             wait.cursor += 1
             if handle.outcome is None:
                 wait.in_flight += 1
