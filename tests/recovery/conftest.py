@@ -172,6 +172,7 @@ class RecoveryJob:
     interval_s: float = 0.0
     """Throttles the requests."""
     follow: bool = False
+    polling: bool = False
     behind: Callable[[str], str] | None = None
     """A map function behind the operator, whose output is what the sink writes."""
     job_id: str = ""
@@ -211,6 +212,8 @@ class RecoveryJob:
         options = OperatorOptions(
             "key", tool_calls=self.tool_calls, workers=self.workers, limits=self.limits, statistics=True
         )
+        if self.polling:
+            env.get_config().set_global_job_parameters({"flink-agents.wakeup": "poll"})
         stream = read_jsonl(env, self.requests, follow=self.follow)
         if self.interval_s:
             slowly = throttle(self.interval_s, f"{self.folder}/checkpoints", RECORDS_A_CHECKPOINT)
