@@ -8,7 +8,7 @@ from flink_agents.errors import InvalidArguments
 from flink_agents.options import Limits, OnInterrupt
 from flink_agents.records import parse_arguments
 from flink_agents.scheduler.call import Prepared
-from flink_agents.scheduler.handles import AsyncFuture, DurableFuture, GatherFuture
+from flink_agents.scheduler.handles import AsyncFuture, DurableFuture, GatherFuture, HandleState
 from flink_agents.tools.registry import ToolRegistry
 
 __all__ = ["ActionContext", "ToolCallFuture"]
@@ -24,7 +24,16 @@ class ToolCallFuture(DurableFuture):
     def __init__(
         self, registry: ToolRegistry, limit: int, name: str, position: int, arguments: Any, call_id: Any
     ) -> None:
-        super().__init__(TOOL_KIND, name, position, arguments, call_id)
+        # Not through the base class: a second constructor for each call would be felt.
+        self.kind = TOOL_KIND
+        self.name = name
+        self.position = position
+        self.arguments = arguments
+        self.call_id = call_id
+        self.state = HandleState.COLD
+        self.slot = None
+        self.outcome = None
+        self._digest = None
         self._registry = registry
         self._limit = limit
 

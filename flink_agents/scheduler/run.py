@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from flink_agents.clock import Clock, monotonic_ms
-from flink_agents.durable.outcome import Failed, Outcome
+from flink_agents.durable.outcome import Failed, Outcome, Succeeded
 from flink_agents.durable.slot_log import SlotLog
 from flink_agents.durable.slots import Slot, SlotStatus
 from flink_agents.errors import FlinkAgentsError, ForeignAwaitable, FrameworkFault, HandleMisuse, Interrupted
@@ -290,7 +290,12 @@ class ActionRun:
             self._begin_call(call)
             return
         self._note_start(call, slot)
-        self._ended(run_body(call, monotonic_ms))
+        completion = run_body(call, monotonic_ms)
+        outcome = completion.outcome
+        if type(outcome) is Succeeded and self._services.journal is None:
+            self._record(completion, outcome)
+        else:
+            self._ended(completion)
 
     def _ended(self, completion: Completion) -> None:
         """Settle a call that ended on the task thread; with a journal, once that has recorded it."""
