@@ -16,7 +16,9 @@ from flink_agents.errors import (
     InvalidInput,
     Uncapturable,
 )
-from flink_agents.options import Execution, Limits, Mode, OnMismatch, ToolCallOptions, WorkerOptions
+from flink_agents.options import Execution, Limits, Mode, OnInterrupt, OnMismatch, ToolCallOptions, WorkerOptions
+from flink_agents.scheduler.call_journal import NOT_STARTED
+from flink_agents.scheduler.tool_context import ToolContext, current_tool_context
 from flink_agents.tools import FunctionTool, SchemaTool, Tool, ToolSpec, tool
 from flink_agents.tools.registry import Declaration, FunctionDeclaration, SchemaDeclaration
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from flink_agents.datastream import ToolCallStreams
 
 __all__ = [
+    "NOT_STARTED",
     "CallError",
     "Execution",
     "FlinkAgentsError",
@@ -33,15 +36,18 @@ __all__ = [
     "InvalidInput",
     "Limits",
     "Mode",
+    "OnInterrupt",
     "OnMismatch",
     "SchemaDeclaration",
     "SchemaTool",
     "Tool",
     "ToolCallOptions",
+    "ToolContext",
     "ToolSpec",
     "Uncapturable",
     "WorkerOptions",
     "__version__",
+    "current_tool_context",
     "tool",
     "tool_calls",
 ]

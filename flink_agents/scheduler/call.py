@@ -125,11 +125,13 @@ class RunningCall:
         self.attempts = attempts
         self.context.attempt = attempts
 
-    def with_body(self, body: Callable[[], Any], deliver: Callable[[Completion], None]) -> RunningCall:
-        """Return this call with something else to run in its place, on a thread, with the same token."""
+    def with_body(
+        self, body: Callable[[], Any], execution: Execution, deliver: Callable[[Completion], None]
+    ) -> RunningCall:
+        """Return this call with something else to run in its place, with the same token."""
         other = copy.copy(self)
         other._token = self.token
-        other.prepared = self.prepared._replace(body=body, execution=Execution.THREAD)
+        other.prepared = self.prepared._replace(body=body, execution=execution)
         other.deliver = deliver
         return other
 

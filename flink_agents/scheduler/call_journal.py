@@ -6,6 +6,7 @@ slot may lag the journal and never lead it.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -25,7 +26,7 @@ from flink_agents.durable.journal.rows import RequestRow, StartAnswer, StartStat
 from flink_agents.durable.outcome import Failed, Outcome
 from flink_agents.errors import FatalAttempts, FrameworkFault, InDoubt, Interrupted, JournalLost
 from flink_agents.failures import capture
-from flink_agents.options import OnInterrupt
+from flink_agents.options import Execution, OnInterrupt
 from flink_agents.scheduler.attempt import Attempt
 from flink_agents.scheduler.call import Completion, Ending, RunningCall
 from flink_agents.scheduler.workers import Workers
@@ -49,6 +50,20 @@ NOT_STARTED = NotStartedAnswer()
 
 class _BodyNeverBegan(Exception):
     """Carries ``NOT_STARTED`` out of a reconciler's body."""
+
+
+def _ask(reconciler: Callable[[], Any]) -> Any:
+    return _decided(reconciler())
+
+
+async def _ask_on_loop(reconciler: Callable[[], Any]) -> Any:
+    return _decided(await reconciler())
+
+
+def _decided(answer: Any) -> Any:
+    if answer is NOT_STARTED:
+        raise _BodyNeverBegan
+    return answer
 
 
 class Writer(Protocol):
@@ -154,15 +169,15 @@ class CallJournal:
     def _reconcile(self, call: RunningCall) -> None:
         """Run the reconciler in the body's place; a value or an exception of its is the call's outcome."""
         body = call.prepared.reconcile
-
-        def ask() -> Any:
-            answer = body() if body is not None else NOT_STARTED
-            if answer is NOT_STARTED:
-                raise _BodyNeverBegan
-            return answer
-
-        reconciliation = call.with_body(ask, partial(self._reconciled, call))
-        self._workers.start([reconciliation])
+        if body is None:
+            msg = f"{call.identity} is to be reconciled, and nothing says how"
+            raise FrameworkFault(msg)
+        execution = Execution.ASYNC if inspect.iscoroutinefunction(body) else Execution.THREAD
+        ask = partial(_ask_on_loop if execution is Execution.ASYNC else _ask, body)
+        if self._workers.permits(execution) is not self._workers.permits(call.prepared.execution):
+            # Taken for the body: the reconciler runs elsewhere, and the worker there gives back its own.
+            self._never_begins(call)
+        self._workers.start([call.with_body(ask, execution, partial(self._reconciled, call))])
 
     def _reconciled(self, call: RunningCall, completion: Completion) -> None:
         completion = completion._replace(call=call)

@@ -10,6 +10,7 @@ from flink_agents.clock import monotonic_ms
 from flink_agents.faults import Fault, no_fault
 from flink_agents.options import Execution, WorkerOptions
 from flink_agents.scheduler.call import Completion, RunningCall, conclude, conclude_exception, run_body
+from flink_agents.scheduler.tool_context import running_call
 from flink_agents.scheduler.workers import Workers
 from flink_agents.testing.tools import HeldBody, HeldCall
 
@@ -76,10 +77,13 @@ class StepWorkers(Workers):
     def _run_coroutine_now(self, call: RunningCall) -> Completion:
         if self._runner is None:
             self._runner = _LoopRunner()
+        entered = running_call.set(call)
         try:
             value = self._runner.run(call.prepared.body())
         except BaseException as exception:
             return conclude_exception(call, exception, 0)
+        finally:
+            running_call.reset(entered)
         return conclude(call, value, 0)
 
 

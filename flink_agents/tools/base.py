@@ -51,7 +51,8 @@ class Tool(ABC):
     def reconciler(self, arguments: dict[str, Any]) -> Body | None:
         """Return what decides about a call that was cut off: a body that looks whether it took effect.
 
-        Its value or exception becomes the call's outcome; ``NOT_STARTED`` lets the call's own body run. Task thread;
-        asked for only where ``on_interrupt`` is ``reconcile``.
+        Its value or exception becomes the call's outcome; ``NOT_STARTED`` lets the call's own body run. One that is a
+        coroutine function runs on the worker loop, any other on a worker's thread. Task thread; asked for only where
+        ``on_interrupt`` is ``reconcile``.
         """
         return None

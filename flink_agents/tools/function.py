@@ -15,6 +15,7 @@ How arguments are read
     models, dataclasses an object; the fields follow the rules of that class
     ==================  =========================================================================================
 
+    A parameter of type ``ToolContext`` is no argument: the schema does not show it, and the call's context goes there.
     An unknown field is refused unless the function takes ``**kwargs``. A parameter with the default None takes null.
     Every call gets its own copy of a mutable default.
 """
@@ -22,16 +23,20 @@ How arguments are read
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, TypeVar, cast, overload
 
 from pydantic import ValidationError
 
 from flink_agents.errors import InvalidArguments, InvalidInput
-from flink_agents.options import Execution
+from flink_agents.options import Execution, OnInterrupt
 from flink_agents.tools.base import Body, Tool, ToolSpec
+from flink_agents.tools.contextual import with_context
+from flink_agents.tools.interruption import Interruption, Reconciler, choose_interruption, reconcile_by_name
+from flink_agents.tools.refusal import refusal
 from flink_agents.tools.signature import Signature, describe, explain, read_signature, underlying
 from flink_agents.tools.specification import checked_bound, checked_name, choose_execution, own_copy
 
@@ -49,6 +54,13 @@ class ToolOptions:
     description: str | None = None
     execution: Execution | str | None = None
     max_concurrent: int | None = None
+    on_interrupt: OnInterrupt | str | None = None
+    reconcile: Reconciler | None = None
+
+    @property
+    def interruption(self) -> Interruption:
+        """What is said about calls that were cut off."""
+        return Interruption(self.on_interrupt, self.reconcile)
 
 
 @overload
@@ -60,6 +72,8 @@ def tool(
     description: str | None = None,
     execution: Execution | str | None = None,
     max_concurrent: int | None = None,
+    on_interrupt: OnInterrupt | str | None = None,
+    reconcile: Reconciler | None = None,
 ) -> Callable[[F], F]: ...
 def tool(function: Any = None, /, **options: Any) -> Any:
     """Mark a function as a tool and say how it wants to be run; the job's YAML overrides each option.
@@ -71,6 +85,12 @@ def tool(function: Any = None, /, **options: Any) -> Any:
         description: what a model reads; the docstring if None.
         execution: ``thread``, ``async`` or ``inline``; by default ``async`` for ``async def``, else ``thread``.
         max_concurrent: how many bodies of this tool may run at once in one subtask.
+        on_interrupt: what happens to a call that was cut off: ``rerun`` (default), ``fail`` or ``reconcile``; the last
+            two need a journal.
+        reconcile: with ``on_interrupt="reconcile"``, a function (or ``"module:function"``) that looks whether the call
+            took effect. It takes by name what it needs of the tool's parameters, and a ``ToolContext`` if it has a
+            parameter of that type. What it returns or raises becomes the call's outcome; ``NOT_STARTED`` lets the call
+            run.
 
     Raises:
         TypeError: for an option that does not exist.
@@ -95,11 +115,14 @@ class FunctionTool(Tool):
 
     Args:
         function: a function, bound method, partial or callable object; every parameter needs a type.
-        name, description, execution, max_concurrent: as for ``tool``, and stronger than what it said.
+        name, description, execution, max_concurrent, on_interrupt, reconcile: as for ``tool``, and stronger than what
+            it said.
+        search_path: folders in which a reconciler given by reference is looked up first.
 
     Raises:
         InvalidInput: for ``*args``, a parameter without a type or with a type that has no JSON Schema, an ``async def``
-            that should run inline or on a thread, a ``def`` that should run on the event loop.
+            that should run inline or on a thread, a ``def`` that should run on the event loop, a reconciler that does
+            not fit.
     """
 
     def __init__(
@@ -110,6 +133,9 @@ class FunctionTool(Tool):
         description: str | None = None,
         execution: Execution | str | None = None,
         max_concurrent: int | None = None,
+        on_interrupt: OnInterrupt | str | None = None,
+        reconcile: Reconciler | None = None,
+        search_path: Sequence[str | Path] = (),
     ) -> None:
         if not callable(cast("object", function)) or inspect.isclass(function):
             msg = f"a tool must be a function, not {function!r}"
@@ -121,12 +147,18 @@ class FunctionTool(Tool):
         text, self._described = describe(function)
         # Filled here, so that a wrong signature is refused where the tool is declared.
         self._signature = read_signature(function, named, self._described)
+        interrupt, self._reconcile = choose_interruption(
+            named, Interruption(on_interrupt, reconcile), declared.interruption, search_path
+        )
+        if self._reconcile is not None:
+            self._reconciler = reconcile_by_name(named, self._reconcile, self._signature.names)
         self.spec = ToolSpec(
             name=named,
             description=next((given for given in (description, declared.description) if given is not None), text),
             parameters=own_copy(self._signature.parameters),
             execution=choose_execution(named, function, execution or declared.execution),
             max_concurrent=checked_bound(named, declared.max_concurrent if max_concurrent is None else max_concurrent),
+            on_interrupt=interrupt,
         )
 
     @property
@@ -135,15 +167,27 @@ class FunctionTool(Tool):
         return self._function
 
     def override(
-        self, name: str | None = None, execution: Execution | str | None = None, max_concurrent: int | None = None
+        self,
+        name: str | None = None,
+        execution: Execution | str | None = None,
+        max_concurrent: int | None = None,
+        on_interrupt: OnInterrupt | str | None = None,
+        reconcile: Reconciler | None = None,
+        search_path: Sequence[str | Path] = (),
     ) -> FunctionTool:
         """Return this tool with other options; None keeps what it has."""
+        own = Interruption(self.spec.on_interrupt, self._reconcile)
+        interrupt, decides = choose_interruption(
+            name or self.spec.name, Interruption(on_interrupt, reconcile), own, search_path
+        )
         return FunctionTool(
             self._function,
             name=name or self.spec.name,
             description=self.spec.description,
             execution=execution or self.spec.execution,
             max_concurrent=max_concurrent if max_concurrent is not None else self.spec.max_concurrent,
+            on_interrupt=interrupt,
+            reconcile=decides,
         )
 
     def prepare(self, arguments: dict[str, Any]) -> Body:
@@ -159,13 +203,40 @@ class FunctionTool(Tool):
             positional, keywords = self._signature.split(values)
         except ValidationError as error:
             # Not chained: the message says it all, and pydantic's text repeats the input without bound.
-            expected = own_copy(self.spec.parameters)
-            raise InvalidArguments(explain(self.spec.name, error, expected["properties"]), expected) from None
-        return partial(self._function, *positional, **keywords)
+            raise self._invalid(error) from None
+        contexts = self._signature.contexts
+        if not contexts:
+            return partial(self._function, *positional, **keywords)
+        if not arguments.keys().isdisjoint(contexts):
+            # Where **kwargs takes any field, one of this name would not have been refused before.
+            unknown = [f"{name}: unknown field" for name in contexts if name in arguments]
+            raise InvalidArguments(refusal(self.spec.name, unknown), own_copy(self.spec.parameters))
+        return partial(with_context, self._function, positional, keywords)
+
+    def reconciler(self, arguments: dict[str, Any]) -> Body | None:
+        """Validate ``arguments`` and bind them to the reconciler. Task thread; None where the tool has none.
+
+        Raises:
+            InvalidArguments: as ``prepare`` does.
+        """
+        if self._reconcile is None:
+            return None
+        try:
+            return self._reconciler(self._validate(arguments))
+        except ValidationError as error:
+            raise self._invalid(error) from None
 
     @cached_property
     def _signature(self) -> Signature:
         return read_signature(self._function, self.spec.name, self._described)
+
+    def _invalid(self, error: ValidationError) -> InvalidArguments:
+        expected = own_copy(self.spec.parameters)
+        return InvalidArguments(explain(self.spec.name, error, expected["properties"]), expected)
+
+    @cached_property
+    def _reconciler(self) -> Callable[[Mapping[str, Any]], Body]:
+        return reconcile_by_name(self.spec.name, cast("Any", self._reconcile), self._signature.names)
 
     @cached_property
     def _validate(self) -> Callable[[Any], dict[str, Any]]:
@@ -177,7 +248,7 @@ class FunctionTool(Tool):
 
     def __getstate__(self) -> dict[str, Any]:
         # Validators cannot be pickled; they are made again in the process that uses the tool.
-        return {key: self.__dict__[key] for key in ("_function", "_described", "spec")}
+        return {key: self.__dict__[key] for key in ("_function", "_described", "_reconcile", "spec")}
 
     def __repr__(self) -> str:
         return f"FunctionTool({self.spec.name!r})"

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from flink_agents.errors import InvalidInput, UnknownTool
-from flink_agents.options import Execution
+from flink_agents.options import Execution, OnInterrupt
 from flink_agents.tools.base import Tool, ToolSpec
 from flink_agents.tools.function import FunctionTool
 from flink_agents.tools.imports import resolve
+from flink_agents.tools.interruption import Reconciler
 from flink_agents.tools.refusal import bounded, nearest
 from flink_agents.tools.schema_file import schema_tools
 
@@ -24,12 +25,14 @@ _MAX_GUESSES = 256
 
 @dataclass(frozen=True)
 class FunctionDeclaration:
-    """A function tool as a job declares it: by reference (``module:attribute``) or by the callable itself."""
+    """A function tool as a job declares it: by reference (``module:attribute``), the callable, or a ready tool."""
 
-    function: str | Callable[..., Any]
+    function: str | Callable[..., Any] | Tool
     name: str | None = None
     execution: Execution | str | None = None
     max_concurrent: int | None = None
+    on_interrupt: OnInterrupt | str | None = None
+    reconcile: Reconciler | None = None
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,8 @@ class SchemaDeclaration:
     function: str | Callable[..., Any]
     execution: Execution | str | None = None
     max_concurrent: int | None = None
+    on_interrupt: OnInterrupt | str | None = None
+    reconcile: Reconciler | None = None
 
 
 Declaration: TypeAlias = Tool | Callable[..., Any] | str | FunctionDeclaration | SchemaDeclaration
@@ -121,23 +126,43 @@ def _make(declared: Declaration, search_path: Sequence[str | Path]) -> Iterable[
     if isinstance(declared, SchemaDeclaration):
         handler = _object(declared.function, search_path)
         return schema_tools(
-            declared.entries, handler, execution=declared.execution, max_concurrent=declared.max_concurrent
+            declared.entries,
+            handler,
+            execution=declared.execution,
+            max_concurrent=declared.max_concurrent,
+            on_interrupt=declared.on_interrupt,
+            reconcile=declared.reconcile,
+            search_path=search_path,
         )
     if not isinstance(declared, FunctionDeclaration):
         declared = FunctionDeclaration(declared)
     function = _object(declared.function, search_path)
-    overrides = (declared.name, declared.execution, declared.max_concurrent)
+    overrides = (
+        declared.name,
+        declared.execution,
+        declared.max_concurrent,
+        declared.on_interrupt,
+        declared.reconcile,
+    )
     if isinstance(function, FunctionTool):
-        return [function.override(*overrides)]
+        return [function.override(*overrides, search_path=search_path)]
     if isinstance(function, Tool):
         if any(override is not None for override in overrides):
             msg = f"{function!r} says itself how it is named and run; it takes no options here"
             raise InvalidInput(msg)
         return [function]
     return [
-        FunctionTool(function, name=declared.name, execution=declared.execution, max_concurrent=declared.max_concurrent)
+        FunctionTool(
+            function,
+            name=declared.name,
+            execution=declared.execution,
+            max_concurrent=declared.max_concurrent,
+            on_interrupt=declared.on_interrupt,
+            reconcile=declared.reconcile,
+            search_path=search_path,
+        )
     ]
 
 
-def _object(function: str | Callable[..., Any], search_path: Sequence[str | Path]) -> Any:
+def _object(function: str | Callable[..., Any] | Tool, search_path: Sequence[str | Path]) -> Any:
     return resolve(function, search_path) if isinstance(function, str) else function

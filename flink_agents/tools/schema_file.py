@@ -2,13 +2,14 @@
 
 The schema decides alone: unlike a function tool, a field it does not mention is passed on unless it says
 ``additionalProperties: false``, and nothing is converted: ``"5"`` is no integer. ``5.0`` is one (JSON Schema says so).
-Defaults are told to the model but not filled in; the handler gets what was asked.
+Defaults are told to the model but not filled in; the handler gets what was asked. A handler with a further parameter of
+type ``ToolContext`` gets the call's context there.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
@@ -17,14 +18,16 @@ from typing import Any, cast
 import jsonschema_rs
 
 from flink_agents.errors import InvalidArguments, InvalidInput
-from flink_agents.options import Execution
+from flink_agents.options import Execution, OnInterrupt
 from flink_agents.tools.base import Body, Tool, ToolSpec
+from flink_agents.tools.contextual import arrange, context_parameters, with_context
+from flink_agents.tools.interruption import Interruption, Reconciler, choose_interruption, reconcile_call
 from flink_agents.tools.refusal import MAX_PROBLEMS, bounded, field_path, json_type, refusal
-from flink_agents.tools.specification import accepts_two, checked_bound, checked_name, choose_execution, own_copy
+from flink_agents.tools.specification import checked_bound, checked_name, choose_execution, own_copy
 
 __all__ = ["Handler", "SchemaTool", "load_entries", "schema_tools"]
 
-Handler = Callable[[str, dict[str, Any]], Any]
+Handler = Callable[..., Any]
 """Called with the tool's name and its arguments; sync or async."""
 
 _SCHEMA_KEYS = ("parameters", "input_schema", "inputSchema")
@@ -39,7 +42,8 @@ class SchemaTool(Tool):
     Args:
         entry: ``{"name", "description"?, "parameters"}``, or the same as OpenAI, Anthropic or MCP write it.
         handler: called with the tool's name and the arguments.
-        execution, max_concurrent: as for a function tool.
+        execution, max_concurrent, on_interrupt: as for a function tool.
+        reconcile: as for a function tool, but called as ``reconcile(tool_name, arguments)``.
 
     Raises:
         InvalidInput: for an entry without name, a schema that is none, describes no object, or refers to a file or URL.
@@ -52,18 +56,30 @@ class SchemaTool(Tool):
         *,
         execution: Execution | str | None = None,
         max_concurrent: int | None = None,
+        on_interrupt: OnInterrupt | str | None = None,
+        reconcile: Reconciler | None = None,
+        search_path: Sequence[str | Path] = (),
     ) -> None:
         name, description, parameters = _read_entry(entry)
-        if not accepts_two(handler):
-            msg = f"tool {name!r}: the handler must be callable as handler(tool_name, arguments), not {handler!r}"
-            raise InvalidInput(msg)
         self._handler = handler
+        self._contexts = context_parameters(handler) if callable(cast("object", handler)) else frozenset[str]()
+        try:
+            arrange(handler, self._contexts, [name, {}])
+        except TypeError as error:
+            msg = f"tool {name!r}: the handler must be callable as handler(tool_name, arguments), not {handler!r}"
+            raise InvalidInput(msg) from error
+        interrupt, self._reconcile = choose_interruption(
+            name, Interruption(on_interrupt, reconcile), Interruption(), search_path
+        )
+        if self._reconcile is not None:
+            self._reconciler = reconcile_call(name, self._reconcile)
         self.spec = ToolSpec(
             name=name,
             description=description,
             parameters=own_copy(parameters),
             execution=choose_execution(name, handler, execution),
             max_concurrent=checked_bound(name, max_concurrent),
+            on_interrupt=interrupt,
         )
         # Compiled here, so that a wrong schema is refused where the tool is declared.
         self._validator = _compile(name, self.spec.parameters)
@@ -74,9 +90,28 @@ class SchemaTool(Tool):
         Raises:
             InvalidArguments: names each field that does not fit, in at most 2 KiB; ``expected`` copies the schema.
         """
+        self._check(arguments)
+        if self._contexts:
+            return partial(
+                with_context, self._handler, *arrange(self._handler, self._contexts, [self.spec.name, arguments])
+            )
+        return partial(self._handler, self.spec.name, arguments)
+
+    def reconciler(self, arguments: dict[str, Any]) -> Body | None:
+        """Validate ``arguments`` and bind them to the reconciler. Task thread; None where the tool has none.
+
+        Raises:
+            InvalidArguments: as ``prepare`` does.
+        """
+        if self._reconcile is None:
+            return None
+        self._check(arguments)
+        return self._reconciler(self.spec.name, arguments)
+
+    def _check(self, arguments: dict[str, Any]) -> None:
         try:
             if self._is_valid(arguments):
-                return partial(self._handler, self.spec.name, arguments)
+                return
             problems = list(_problems(self._validator, arguments))
         except ValueError as error:
             # What JSON cannot express, such as a lone surrogate: the validator cannot even read it.
@@ -88,12 +123,16 @@ class SchemaTool(Tool):
         return _compile(self.spec.name, self.spec.parameters)
 
     @cached_property
+    def _reconciler(self) -> Callable[[str, dict[str, Any]], Body]:
+        return reconcile_call(self.spec.name, cast("Any", self._reconcile))
+
+    @cached_property
     def _is_valid(self) -> Callable[[Any], bool]:
         return self._validator.is_valid
 
     def __getstate__(self) -> dict[str, Any]:
         # Validators cannot be pickled; they are made again in the process that uses the tool.
-        return {key: self.__dict__[key] for key in ("_handler", "spec")}
+        return {key: self.__dict__[key] for key in ("_handler", "_contexts", "_reconcile", "spec")}
 
     def __repr__(self) -> str:
         return f"SchemaTool({self.spec.name!r})"
@@ -105,18 +144,30 @@ def schema_tools(
     *,
     execution: Execution | str | None = None,
     max_concurrent: int | None = None,
+    on_interrupt: OnInterrupt | str | None = None,
+    reconcile: Reconciler | None = None,
+    search_path: Sequence[str | Path] = (),
 ) -> list[SchemaTool]:
     """Make a tool of each entry. All wrong entries are reported at once, each by its place in the list.
 
     Raises:
         InvalidInput: for a wrong entry or a name that occurs twice.
     """
+    # Once for all: each entry would otherwise import it, and say the same of it.
+    _, decides = choose_interruption("*", Interruption(on_interrupt, reconcile), Interruption(), search_path)
     tools: list[SchemaTool] = []
     reasons: list[str] = []
     seen: dict[str, int] = {}
     for place, entry in enumerate(entries, start=1):
         try:
-            made = SchemaTool(entry, handler, execution=execution, max_concurrent=max_concurrent)
+            made = SchemaTool(
+                entry,
+                handler,
+                execution=execution,
+                max_concurrent=max_concurrent,
+                on_interrupt=on_interrupt,
+                reconcile=decides,
+            )
         except InvalidInput as error:
             reasons.append(f"entry {place}: {error}")
             continue

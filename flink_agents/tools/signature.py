@@ -21,6 +21,8 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import NotRequired, TypedDict, Unpack
 
 from flink_agents.errors import InvalidInput
+from flink_agents.scheduler.tool_context import ToolContext
+from flink_agents.tools.contextual import CONTEXT, is_context
 from flink_agents.tools.refusal import MAX_PROBLEMS, field_path, json_type, nearest, refusal
 
 __all__ = ["Signature", "describe", "explain", "read_signature", "underlying"]
@@ -78,7 +80,8 @@ class Signature:
 
     ``parameters`` is the JSON Schema that a model sees. ``validate`` turns arguments into a fresh dict with every
     parameter in it, or raises pydantic's ``ValidationError``. ``positional`` are the parameters that Python takes by
-    position only; ``validate_extras`` checks what only ``**kwargs`` takes, None if it takes anything.
+    position only; ``validate_extras`` checks what only ``**kwargs`` takes, None if it takes anything. ``contexts`` are
+    the parameters that take the call's context: no part of the arguments.
     """
 
     parameters: dict[str, Any]
@@ -86,14 +89,15 @@ class Signature:
     names: tuple[str, ...]
     positional: tuple[str, ...]
     validate_extras: Callable[[Any], dict[str, Any]] | None
+    contexts: tuple[str, ...] = ()
 
     @property
     def is_plain(self) -> bool:
         """Whether what ``validate`` returns can be passed as keywords just as it is."""
-        return not self.positional and self.validate_extras is None
+        return not self.positional and self.validate_extras is None and not self.contexts
 
     def split(self, values: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Return positional and keyword arguments for what ``validate`` returned.
+        """Return positional and keyword arguments for what ``validate`` returned, ``CONTEXT`` in its places.
 
         Raises:
             ValidationError: for a field that only ``**kwargs`` takes and whose type does not fit.
@@ -101,6 +105,7 @@ class Signature:
         if self.validate_extras is not None:
             extras = {name: value for name, value in values.items() if name not in self.names}
             values = {**values, **self.validate_extras(extras)}
+        values = {**values, **dict.fromkeys(self.contexts, CONTEXT)}
         return [values.pop(name) for name in self.positional], values
 
 
@@ -151,6 +156,7 @@ def read_signature(function: Callable[..., Any], tool: str, described: Mapping[s
     """
     fields: dict[str, Any] = {}
     positional: list[str] = []
+    contexts: list[str] = []
     extras: Any = None
     for name, parameter in _parameters(function, tool).items():
         if parameter.kind is _Parameter.VAR_POSITIONAL:
@@ -161,11 +167,15 @@ def read_signature(function: Callable[..., Any], tool: str, described: Mapping[s
             continue
         if parameter.kind is _Parameter.POSITIONAL_ONLY:
             positional.append(name)
-        fields[name] = _field(_resolve(function, tool, parameter), parameter, described.get(name))
+        hint = _resolve(function, tool, parameter)
+        if is_context(hint):
+            contexts.append(name)
+        else:
+            fields[name] = _field(hint, parameter, described.get(name))
     if extras is not None:
         _refuse_ambiguity(function, tool, fields)
     try:
-        return _compile(fields, tuple(positional), extras)
+        return _compile(fields, tuple(positional), extras, tuple(contexts))
     except Exception as error:
         # Its first line: the rest of pydantic's text speaks of settings that a tool's author does not have.
         reason = str(error).partition("\n")[0]
@@ -195,7 +205,9 @@ def _resolve(function: Callable[..., Any], tool: str, parameter: _Parameter) -> 
     local = inspect.getclosurevars(inner).nonlocals if inspect.isfunction(inner) else {}
     holder = types.SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
     try:
-        hints = get_type_hints(holder, getattr(inner, "__globals__", {}), dict(local), include_extras=True)
+        # The context's type is known whatever was imported: linters move imports for types under TYPE_CHECKING.
+        names = {"ToolContext": ToolContext, **getattr(inner, "__globals__", {})}
+        hints = get_type_hints(holder, names, dict(local), include_extras=True)
     except Exception as error:
         msg = (
             f"tool {tool!r}: the type {parameter.annotation!r} of parameter {parameter.name!r} cannot be resolved "
@@ -265,7 +277,7 @@ def _guarded(hint: Any) -> Any:
     return hint
 
 
-def _compile(fields: dict[str, Any], positional: tuple[str, ...], extras: Any) -> Signature:
+def _compile(fields: dict[str, Any], positional: tuple[str, ...], extras: Any, contexts: tuple[str, ...]) -> Signature:
     adapter = _adapter(fields, "forbid" if extras is None else "allow")
     schema = adapter.json_schema(schema_generator=_ToolJsonSchema)
     validate_extras = None
@@ -284,6 +296,7 @@ def _compile(fields: dict[str, Any], positional: tuple[str, ...], extras: Any) -
         names=tuple(fields),
         positional=positional,
         validate_extras=validate_extras,
+        contexts=contexts,
     )
 
 

@@ -6,12 +6,12 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import Any, cast
+from typing import Any
 
 from flink_agents.errors import InvalidInput
 from flink_agents.options import Execution
 
-__all__ = ["accepts_two", "checked_bound", "checked_name", "choose_execution", "is_async", "own_copy"]
+__all__ = ["checked_bound", "checked_name", "choose_execution", "is_async", "own_copy"]
 
 _MAX_NAME_CHARS = 256
 
@@ -80,18 +80,3 @@ def choose_execution(tool: str, function: Callable[..., Any], asked: Execution |
 def own_copy(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return a deep copy, so that nobody who was handed a schema can change the tool's own."""
     return deepcopy(dict(schema))
-
-
-def accepts_two(handler: Callable[..., Any]) -> bool:
-    """Return whether ``handler`` can be called with two positional arguments; True where Python cannot tell."""
-    if not callable(cast("object", handler)):
-        return False
-    try:
-        signature = inspect.signature(handler)
-    except (TypeError, ValueError):
-        return True
-    try:
-        signature.bind("name", {})
-    except TypeError:
-        return False
-    return True
