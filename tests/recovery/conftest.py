@@ -76,7 +76,8 @@ def entries(file: Path) -> list[dict[str, Any]]:
 class KeepRestored:
     """Fault that keeps a copy of the checkpoint each restored attempt starts from, and then does what ``inner`` does.
 
-    While an attempt opens, no checkpoint can complete: the newest is the one that is restored.
+    While an attempt opens, no checkpoint can complete: the newest is the one that is restored. ``inner`` is left alone
+    until a response was committed, so that every restored checkpoint has some work behind it.
     """
 
     folder: str
@@ -84,9 +85,13 @@ class KeepRestored:
 
     def __call__(self, point: str) -> None:
         """Copy before an attempt opens that follows a crash."""
-        if point == "before:open" and self.inner.crashes:
+        if point not in ("before:open", *self.inner.points):
+            return
+        has_crashed = self.inner.crashes > 0
+        if point == "before:open" and has_crashed:
             self._copy()
-        self.inner(point)
+        if has_crashed or any(Path(self.folder, "out").glob("part-*")):
+            self.inner(point)
 
     def _copy(self) -> None:
         folder = Path(self.folder)
