@@ -105,6 +105,13 @@ def test_the_tool_example_has_a_schema() -> None:
     assert sorted(parameters["required"]) == ["account", "cents"]
 
 
+def test_the_test_kit_example_passes() -> None:
+    names: dict[str, Any] = {}
+    exec(block_with("python", "def test_a_refund"), names)
+    names["test_a_refund_is_paid_once_although_the_job_crashes_twice"]()
+    assert names["paid"] == {"A-1": 500}
+
+
 @pytest.mark.flink
 def test_the_library_call_runs_as_shown(tmp_path: Path) -> None:
     (tmp_path / "sums.py").write_text(block_with("python", "flink_agents.tool_calls"), encoding="utf-8")
