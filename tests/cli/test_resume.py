@@ -82,9 +82,9 @@ def test_a_stopped_run_goes_on_and_is_counted_once(job: Job) -> None:
     assert second["wall_s"] > first["wall_s"]
     assert job.record["run_id"] == record["run_id"]
     assert not list((job.run_folder / "statistics").glob("part-*"))
-    # What a stop cut off runs again, what had been answered does not.
+    # What had been answered does not run again; what was cut off does, and what began after the savepoint was taken.
     again = {number for number, times in Counter(job.ran()).items() if times > 1}
-    assert len(again) <= FEW_WORKERS["threads"]
+    assert len(again) <= 16 - first["responses"]
 
 
 @pytest.mark.rule(1, 48, 49)
