@@ -232,9 +232,9 @@ class RecoveryJob:
         write_jsonl_each_checkpoint(streams.rejects, self.folder / "rejects", name="rejects")
         write_jsonl_each_checkpoint(streams.statistics, self.folder / "statistics", name="statistics")
 
-    def finish(self) -> None:
+    def finish(self, timeout_s: float = DEADLINE_S) -> None:
         """Wait for the end of a job that must end well."""
-        report = self.cluster.rest.wait(self.job_id, timeout_s=DEADLINE_S)
+        report = self.cluster.rest.wait(self.job_id, timeout_s=timeout_s)
         assert report.state == "FINISHED", self.cluster.rest.failure(self.job_id)
 
     def until(self, condition: Callable[[], bool]) -> None:

@@ -156,6 +156,7 @@ class Weigh:
 
 
 @pytest.mark.flink
+@pytest.mark.timeout(300)
 def test_hundreds_of_restarts_in_one_process_leave_nothing_behind(
     recovery_job: Callable[..., RecoveryJob], request_of: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -167,7 +168,7 @@ def test_hundreds_of_restarts_in_one_process_leave_nothing_behind(
     job.submit(restarts=RESTARTS)
     job.until(lambda: fault.inner.crashes >= 3 * WEIGHED_EACH)
     heap_before = heap_in_use()
-    job.finish()
+    job.finish(timeout_s=240)
     assert job.restarts == RESTARTS
     assert len(job.responses()) == 30
     weighed = [json.loads(line) for line in weights.read_text(encoding="utf-8").splitlines()]
