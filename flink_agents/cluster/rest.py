@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
@@ -23,7 +24,8 @@ TERMINAL = frozenset({"FINISHED", "FAILED", "CANCELED"})
 class JobReport:
     """A job at one moment; times in milliseconds since 1970, ``ended_ms`` is None while it runs.
 
-    ``input_ended``: every source has read its input to the end, so the operators work off what is left.
+    ``input_ended``: every source has read its input to the end, so the operators work off what is left. ``tasks``:
+    how many subtasks are in which state.
     """
 
     job_id: str
@@ -33,11 +35,17 @@ class JobReport:
     ended_ms: int | None
     vertices: tuple[str, ...]
     input_ended: bool = False
+    tasks: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def ended(self) -> bool:
         """True once nothing changes any more."""
         return self.state in TERMINAL
+
+    @property
+    def at_work(self) -> bool:
+        """True while every subtask is open and takes records, or has come to its own end."""
+        return bool(self.tasks) and set(self.tasks) <= {"RUNNING", "FINISHED"}
 
 
 class FlinkRest:
@@ -64,6 +72,20 @@ class FlinkRest:
         """Close the connections."""
         self._client.close()
 
+    def overview(self) -> Mapping[str, Any]:
+        """Return the cluster's counts: ``taskmanagers``, ``slots-total``, ``slots-available``; and ``flink-version``."""
+        overview: Mapping[str, Any] = self._get("/overview")
+        return overview
+
+    def taskmanagers(self) -> frozenset[str]:
+        """Return the ids of the TaskManagers that are registered."""
+        return frozenset(manager["id"] for manager in self._get("/taskmanagers")["taskmanagers"])
+
+    def parameters(self, job_id: str) -> Mapping[str, str]:
+        """Return the job's global parameters."""
+        given = self._get(f"/jobs/{job_id}/config").get("execution-config", {}).get("user-config", {})
+        return {str(name): str(value) for name, value in given.items()}
+
     def job(self, job_id: str) -> JobReport:
         """Return how the job is now."""
         body = self._get(f"/jobs/{job_id}")
@@ -76,6 +98,7 @@ class FlinkRest:
             ended_ms=ended if ended >= 0 else None,
             vertices=tuple(vertex["id"] for vertex in body["vertices"]),
             input_ended=_input_ended(body["vertices"]),
+            tasks=Counter(state for vertex in body["vertices"] for state in _states(vertex)),
         )
 
     def wait(self, job_id: str, *, timeout_s: float, states: frozenset[str] = TERMINAL) -> JobReport:
@@ -184,6 +207,11 @@ class FlinkRest:
 def _input_ended(vertices: Sequence[Mapping[str, Any]]) -> bool:
     sources = [vertex["status"] for vertex in vertices if vertex["name"].startswith("Source: ")]
     return bool(sources) and all(status == "FINISHED" for status in sources)
+
+
+def _states(vertex: Mapping[str, Any]) -> Iterator[str]:
+    for state, count in vertex["tasks"].items():
+        yield from [state] * count
 
 
 def _checked(answer: httpx.Response) -> httpx.Response:
