@@ -69,7 +69,7 @@ def loads(text: str | bytes) -> Any:
     """
     try:
         data = text.encode() if isinstance(text, str) else bytes(text)
-        if _LONG_RUN in data.translate(_DIGITS_TO_ZERO):
+        if len(data) >= len(_LONG_RUN) and _LONG_RUN in data.translate(_DIGITS_TO_ZERO):
             return _loads_exact(data)
         value = orjson.loads(data)
     except UnicodeError:

@@ -32,6 +32,9 @@ class KeyedStore(Protocol):
     def put(self, name: StateName, field: str, value: str) -> None:
         """Store the value, replacing what was there."""
 
+    def put_all(self, name: StateName, values: dict[str, str]) -> None:
+        """Store several values of one map, replacing what was there; never of ``HEAD``."""
+
     def remove(self, name: StateName, field: str) -> None:
         """Delete the value; nothing happens where nothing is stored."""
 
@@ -81,8 +84,14 @@ class WriteBehind:
         """Write the difference to the store. A failure leaves the turn unfinished: the task must fail."""
         changes, self._changes = self._changes, {}
         self._inserted.clear()
+        maps: dict[StateName, dict[str, str]] = {}
         for (name, field), value in changes.items():
             if value is None:
                 self._store.remove(name, field)
-            else:
+            elif name is StateName.HEAD:
                 self._store.put(name, field, value)
+            else:
+                maps.setdefault(name, {})[field] = value
+        # A batch a map: each crossing into Java costs as much as the access itself.
+        for name, values in maps.items():
+            self._store.put_all(name, values)

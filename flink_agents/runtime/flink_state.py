@@ -74,6 +74,10 @@ class FlinkStore:
         else:
             self._maps[name].put(field, value)
 
+    def put_all(self, name: StateName, values: dict[str, str]) -> None:
+        """Store several values of one map."""
+        self._maps[name].put_all(values)
+
     def remove(self, name: StateName, field: str) -> None:
         """Delete the value; nothing happens where nothing is stored."""
         if name is StateName.HEAD:

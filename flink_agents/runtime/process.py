@@ -11,8 +11,12 @@ from flink_agents.scheduler.workers import Workers
 
 __all__ = ["process_workers", "tune_interpreter"]
 
-SWITCH_INTERVAL_S = 0.0005
-"""With Python's 5 ms, one tool that computes delays every wake-up of the process by a hundred times as much."""
+SWITCH_INTERVAL_S = 0.0001
+"""With Python's 5 ms, one tool that computes delays every wake-up of the process by a hundred times as much.
+
+Flink's source thread runs Python too, for each record's key: while the task thread computes, it gets the interpreter
+once an interval, so the interval also bounds the rate of records.
+"""
 
 _workers: dict[tuple[WorkerOptions, Fault], Workers] = {}
 _lock = threading.Lock()

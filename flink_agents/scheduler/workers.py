@@ -107,6 +107,7 @@ class Workers:
         self._idle = 0
         self._lock = threading.Lock()
         self._pending: deque[RunningCall] = deque()
+        self._rung = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -132,7 +133,9 @@ class Workers:
         coroutines = [call for call in calls if call.prepared.execution is Execution.ASYNC]
         if coroutines:
             self._pending.extend(coroutines)
-            self._event_loop().call_soon_threadsafe(self._begin_pending)
+            if not self._rung:
+                self._rung = True
+                self._event_loop().call_soon_threadsafe(self._begin_pending)
         for call in calls:
             if call.prepared.execution is not Execution.ASYNC:
                 self._give_to_thread(call)
@@ -185,12 +188,12 @@ class Workers:
         loop.run_forever()
 
     def _begin_pending(self) -> None:
+        # Cleared before the look, so what is appended after it rings again.
+        self._rung = False
         loop = asyncio.get_running_loop()
         while self._pending:
-            task = loop.create_task(self._run_coroutine(self._pending.popleft()))
             # The loop keeps only weak references to tasks.
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.add(loop.create_task(self._run_coroutine(self._pending.popleft())))
 
     async def _run_coroutine(self, call: RunningCall) -> None:
         began = monotonic_ms()
@@ -209,6 +212,7 @@ class Workers:
         else:
             completion = conclude(call, value, round(monotonic_ms() - began))
         withdraw()
+        self._tasks.discard(task)
         self._hand_over(completion, self.coroutines)
 
 

@@ -33,6 +33,11 @@ class InMemoryBackend:
         self._count_write()
         self._state.setdefault(self.current_key, {}).setdefault(name, {})[field] = value
 
+    def put_all(self, name: StateName, values: dict[str, str]) -> None:
+        """Store several values of one map of the current key."""
+        for field, value in values.items():
+            self.put(name, field, value)
+
     def remove(self, name: StateName, field: str) -> None:
         """Delete a value of the current key."""
         self._count_write()
