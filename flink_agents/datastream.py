@@ -2,25 +2,43 @@
 
 from __future__ import annotations
 
+import secrets
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import ValidationError
 from pyflink.common import Types
 from pyflink.datastream import DataStream
 
-from flink_agents.config.fields import KeyPath
+from flink_agents.clock import now_ms
+from flink_agents.config.build import journal_spec
+from flink_agents.config.fields import JobName, KeyPath
 from flink_agents.config.problems import nearest
+from flink_agents.config.schema import (
+    FromEnvironment,
+    Journal,
+    NoJournal,
+    PostgresqlJournal,
+    Section,
+    SqliteJournal,
+    ToolCalls,
+    WithJournal,
+    Workers,
+)
 from flink_agents.config.schema import Limits as LimitsSection
-from flink_agents.config.schema import Section, ToolCalls, Workers
+from flink_agents.durable.journal.opening import JournalSpec, open_journal
+from flink_agents.durable.journal.rows import RunRow
 from flink_agents.errors import InvalidInput, RejectedRecord
 from flink_agents.faults import Fault, no_fault
 from flink_agents.options import Limits, OperatorOptions, ToolCallOptions, WorkerOptions
 from flink_agents.records import request_key
+from flink_agents.runtime.job_parameters import RUN_ID_PARAMETER
 from flink_agents.runtime.operator import REJECTS, STATISTICS, ToolCallOperator
 from flink_agents.runtime.subtask import REJECT_KEY_PREFIX
+from flink_agents.tools.interruption import needing_journal
 from flink_agents.tools.registry import Declaration, build_registry
 
 __all__ = ["OPERATOR_UID", "ToolCallStreams", "attach", "tool_calls"]
@@ -44,12 +62,13 @@ class ToolCallStreams:
     statistics: DataStream | None = None
 
 
-class _Options(Section):
+class _Options(WithJournal):
     key_by: KeyPath
     tool_calls: ToolCalls = ToolCalls()
     workers: Workers = Workers()
     limits: LimitsSection = LimitsSection()
-    journal: Literal["none"] = "none"
+    journal: Journal = NoJournal(type="none")
+    run_id: JobName | None = None
 
 
 def tool_calls(stream: DataStream, *, key_by: str, tools: Sequence[Declaration], **options: Any) -> ToolCallStreams:
@@ -64,10 +83,14 @@ def tool_calls(stream: DataStream, *, key_by: str, tools: Sequence[Declaration],
         key_by: field of a request whose value is its key (dotted path allowed). One key's requests run in order.
         tools: functions, ``"module:function"`` texts, ready tools, or declarations of the registry.
         options: ``tool_calls``, ``workers`` and ``limits``, each a dict with the names and units of the job YAML, such
-            as ``limits={"intake_wait": "50ms"}``.
+            as ``limits={"intake_wait": "50ms"}``; ``journal`` likewise, none by default; and ``run_id``, which names
+            the life of the job's state. Where it is left out, the job parameter ``flink-agents.run-id`` does, or a
+            name is drawn; a job with a journal needs one of the first two, the same whenever it goes on from a
+            savepoint. The run is written into the journal here, before the job is submitted.
 
     Raises:
         InvalidInput: for an option or a tool that is wrong; names every wrong option and the nearest right name.
+        JournalError: if the journal cannot be reached or used.
     """
     try:
         checked = _Options.model_validate({"key_by": key_by, **options})
@@ -77,7 +100,16 @@ def tool_calls(stream: DataStream, *, key_by: str, tools: Sequence[Declaration],
     if not declared:
         raise InvalidInput("tools is empty: an operator without tools can answer nothing")
     # What can be said about a function in hand is said now, not when the job fails; a reference may only resolve there.
-    build_registry([entry for entry in declared if not isinstance(entry, str)])
+    registry = build_registry([entry for entry in declared if not isinstance(entry, str)])
+    journal = journal_spec(checked.journal)
+    unsafe = needing_journal(registry.specs())
+    if journal is None and unsafe:
+        msg = f"tool {unsafe[0].name!r}: on_interrupt: {unsafe[0].on_interrupt.value} needs a journal"
+        raise InvalidInput(msg)
+    parameters = stream.get_execution_environment().get_config().get_global_job_parameters()
+    run_id = checked.run_id or parameters.get(RUN_ID_PARAMETER)
+    if journal is not None:
+        _register(journal, run_id)
     limits = {_IN_MILLISECONDS.get(name, name): value for name, value in checked.limits.model_dump().items()}
     operator_options = OperatorOptions(
         key_by=checked.key_by,
@@ -85,18 +117,33 @@ def tool_calls(stream: DataStream, *, key_by: str, tools: Sequence[Declaration],
         workers=WorkerOptions(**checked.workers.model_dump()),
         limits=Limits(**limits),
     )
-    return attach(stream, operator_options, declared)
+    return attach(stream, operator_options, declared, journal=journal, run_id=run_id or secrets.token_hex(8))
+
+
+def _register(journal: JournalSpec, run_id: str | None) -> None:
+    if not run_id:
+        msg = f"a journal needs run_id, or the job parameter {RUN_ID_PARAMETER}: without it a restart is another run"
+        raise InvalidInput(msg)
+    with closing(open_journal(journal)) as opened:
+        opened.create_run(RunRow(run_id, "tool_calls", now_ms()))
 
 
 def attach(
-    stream: DataStream, options: OperatorOptions, tools: Iterable[Declaration], fault: Fault = no_fault
+    stream: DataStream,
+    options: OperatorOptions,
+    tools: Iterable[Declaration],
+    fault: Fault = no_fault,
+    *,
+    journal: JournalSpec | None = None,
+    run_id: str | None = None,
 ) -> ToolCallStreams:
     """Put the operator behind a stream; what ``tool_calls`` and the job YAML are built on. Checks nothing.
 
-    ``fault`` must be picklable and is called at the named fault points, on the TaskManager.
+    ``fault`` must be picklable and is called at the named fault points, on the TaskManager. ``journal`` must have the
+    run's row already; ``run_id`` None leaves it to the job parameter.
     """
     keyed = stream.key_by(_key_selector(options.key_by), key_type=Types.STRING())
-    operator = ToolCallOperator(options, tuple(tools), fault)
+    operator = ToolCallOperator(options, tuple(tools), fault, journal, run_id)
     responses = keyed.process(operator, output_type=Types.STRING()).name("tool calls").uid(OPERATOR_UID)
     return ToolCallStreams(
         responses=responses,
@@ -121,10 +168,11 @@ def _problems(error: ValidationError) -> str:
     lines = []
     for problem in error.errors(include_url=False, include_input=False):
         *parents, name = [str(part) for part in problem["loc"]]
-        path = ".".join([*parents, name])
+        # The tags of unions are pydantic's steps, not the user's.
+        path = ".".join(part for part in [*parents, name] if not part.startswith("<"))
         context = problem.get("ctx", {})
         if problem["type"] == "extra_forbidden":
-            names = _section(parents).model_fields
+            names = [field.alias or key for key, field in _section(parents).model_fields.items()]
             meant = nearest(name, names)
             lines.append(
                 f"{path}: no such option; did you mean '{meant}'?"
@@ -145,5 +193,13 @@ def _expectation(context: dict[str, Any]) -> Iterable[str]:
 
 
 def _section(parents: Sequence[str]) -> type[Section]:
-    sections: dict[str, type[Section]] = {"tool_calls": ToolCalls, "workers": Workers, "limits": LimitsSection}
-    return sections[parents[0]] if parents else _Options
+    sections: dict[str, type[Section]] = {
+        "tool_calls": ToolCalls,
+        "workers": Workers,
+        "limits": LimitsSection,
+        "<none>": NoJournal,
+        "<sqlite>": SqliteJournal,
+        "<postgresql>": PostgresqlJournal,
+        "<env>": FromEnvironment,
+    }
+    return sections[parents[-1]] if parents else _Options

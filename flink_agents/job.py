@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from flink_agents.cluster.journals import register_run
 from flink_agents.cluster.quiet import quiet_imports
 from flink_agents.cluster.resume import settings
 from flink_agents.cluster.runs import Run, create_run, digest, run_of_state
@@ -23,17 +24,15 @@ from flink_agents.connectors.jsonl_source import read_jsonl
 from flink_agents.connectors.print_sink import write_print
 from flink_agents.errors import InvalidInput
 from flink_agents.faults import Fault, no_fault
+from flink_agents.runtime.job_parameters import RUN_ID_PARAMETER
 
-__all__ = ["FIXED_JOB_ID", "RUN_ID_PARAMETER", "build", "flink_options", "main"]
+__all__ = ["FIXED_JOB_ID", "build", "flink_options", "main"]
 
 FIXED_JOB_ID = "$internal.pipeline.job-id"
 """Flink's own option for the id that a job is to get, in hexadecimal."""
 
 RESTORED_FROM = "execution.state-recovery.path"
 """Flink's option for the checkpoint or savepoint that a job goes on from."""
-
-RUN_ID_PARAMETER = "flink-agents.run-id"
-"""Global job parameter by which the operator learns the run id."""
 
 
 def build(env: Any, prepared: PreparedJob, run: Run, *, marked_prints: bool = False, fault: Fault = no_fault) -> None:
@@ -49,7 +48,8 @@ def build(env: Any, prepared: PreparedJob, run: Run, *, marked_prints: bool = Fa
     config = prepared.config
     env.get_config().set_global_job_parameters({RUN_ID_PARAMETER: run.run_id})
     requests = read_jsonl(env, config.source.path, follow=config.source.follow)
-    streams = attach(requests, replace(prepared.options, statistics=True), prepared.tools, fault)
+    options = replace(prepared.options, statistics=True)
+    streams = attach(requests, options, prepared.tools, fault, journal=prepared.journal)
     _write(streams.responses, config.sink, "responses", marked_prints)
     _write(streams.rejects, config.rejects, "rejects", marked_prints)
     write_jsonl_each_checkpoint(streams.statistics, run.statistics, name="statistics")
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str]) -> None:
     given = parser.parse_args(arguments)
     try:
         prepared = prepare(given.job, given.set)
-        env, run = _environment(prepared.config)
+        env, run = _environment(prepared)
         build(env, prepared, run)
     except InvalidInput as error:
         sys.stderr.write(f"flink_agents.job: {error}\n")
@@ -122,18 +122,21 @@ def main(arguments: Sequence[str]) -> None:
     env.execute(prepared.config.name)
 
 
-def _environment(config: JobConfig) -> tuple[Any, Run]:
+def _environment(prepared: PreparedJob) -> tuple[Any, Run]:
     with quiet_imports():
         from pyflink.common import Configuration
         from pyflink.datastream import StreamExecutionEnvironment
 
     outer = StreamExecutionEnvironment.get_execution_environment()._j_stream_execution_environment.getConfiguration()
     restored = outer.toMap().get(RESTORED_FROM)
+    config = prepared.config
     root = config.flink.checkpoints.directory
     run = run_of_state(root, config.name, restored) if restored else None
     yaml_digest = digest(config.model_dump_json())
+    goes_on = run is not None
     if run is None:
         run = create_run(root, config.name, yaml_digest)
+    register_run(prepared, run, goes_on=goes_on, is_ours=False)
     options = flink_options(config, run)
     options |= {"python.execution-mode": "thread", FIXED_JOB_ID: secrets.token_hex(16)}
     configuration = Configuration()

@@ -17,6 +17,7 @@ from flink_agents.cli.interrupts import Interrupts
 from flink_agents.cli.output import JvmOutput
 from flink_agents.cli.progress import Progress
 from flink_agents.cluster.embedded import EmbeddedCluster
+from flink_agents.cluster.journals import register_run
 from flink_agents.cluster.lock import JobLock
 from flink_agents.cluster.resume import Wish, compare, refuse_changes, resumes, settings
 from flink_agents.cluster.runs import Ending, Run, create_run, digest, last_run
@@ -55,6 +56,8 @@ def run(
     console = Console(stderr=True)
     with ExitStack() as held:
         run_of_job, restore, lock = _begin(prepared.config, wish, held, console)
+        # The lock says that no job of an earlier command works on it any more.
+        register_run(prepared, run_of_job, goes_on=run_of_job.record.job_id is not None, is_ours=True)
         outcome = _execute(prepared, run_of_job, restore, lock, console, as_json)
     if outcome.snapshot or outcome.how in (Ending.STOPPED, Ending.CUT_OFF):
         again = ["flink-agents", "run", str(job), *(word for o in overrides or () for word in ("--set", o)), "--resume"]

@@ -27,7 +27,7 @@ FIXED = {
 BY_SAVEPOINT = frozenset({"flink.state_backend"})
 
 # Shown when they changed; of everything else only a digest is kept, because options and paths may hold secrets.
-SHOWN = frozenset({*FIXED, "tool_calls.mode", "flink.parallelism"})
+SHOWN = frozenset({*FIXED, "tool_calls.mode", "flink.parallelism", "journal.type"})
 
 
 class Wish(Enum):

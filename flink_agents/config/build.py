@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
@@ -15,10 +15,21 @@ from flink_agents.config.fields import FOLDER
 from flink_agents.config.loader import Loaded, read
 from flink_agents.config.places import check_places
 from flink_agents.config.problems import ConfigErrors
-from flink_agents.config.schema import FunctionToolConfig, JobConfig, SchemaToolsConfig, ToolConfig
+from flink_agents.config.schema import (
+    FromEnvironment,
+    FunctionToolConfig,
+    JobConfig,
+    Journal,
+    PostgresqlJournal,
+    SchemaToolsConfig,
+    SqliteJournal,
+    ToolConfig,
+)
+from flink_agents.durable.journal.opening import JournalSpec, JournalType
 from flink_agents.errors import InvalidInput
-from flink_agents.options import Limits, OperatorOptions, ToolCallOptions, WorkerOptions
+from flink_agents.options import Limits, OnInterrupt, OperatorOptions, ToolCallOptions, WorkerOptions
 from flink_agents.tools.base import Tool
+from flink_agents.tools.interruption import needing_journal
 from flink_agents.tools.registry import (
     FunctionDeclaration,
     SchemaDeclaration,
@@ -28,7 +39,7 @@ from flink_agents.tools.registry import (
 )
 from flink_agents.tools.schema_file import SchemaTool, load_entries
 
-__all__ = ["Declared", "PreparedJob", "operator_options", "prepare", "prepare_tools"]
+__all__ = ["Declared", "PreparedJob", "journal_spec", "operator_options", "prepare", "prepare_tools"]
 
 Declared = FunctionDeclaration | SchemaDeclaration
 
@@ -43,6 +54,7 @@ class PreparedJob:
     options: OperatorOptions
     tools: tuple[Declared, ...]
     registry: ToolRegistry
+    journal: JournalSpec | None
 
 
 def prepare(
@@ -77,7 +89,21 @@ def _prepared(loaded: Loaded) -> PreparedJob:
     declared, tools = _tools(loaded) if loaded.data is not None else ((), [])
     if loaded.document.errors or loaded.config is None:
         raise ConfigErrors(loaded.document.errors)
-    return PreparedJob(loaded.config, operator_options(loaded.config), declared, ToolRegistry(tools))
+    config = loaded.config
+    return PreparedJob(config, operator_options(config), declared, ToolRegistry(tools), journal_spec(config.journal))
+
+
+def journal_spec(journal: Journal) -> JournalSpec | None:
+    """Return what opens the journal, or None where there is none. Reads no environment: that is for who opens it."""
+    if isinstance(journal, SqliteJournal):
+        return JournalSpec(JournalType.SQLITE, path=str(journal.path), retention_ms=journal.retention)
+    if isinstance(journal, PostgresqlJournal):
+        dsn = journal.dsn
+        kept = journal.retention
+        if isinstance(dsn, FromEnvironment):
+            return JournalSpec(JournalType.POSTGRESQL, dsn_env=dsn.env, retention_ms=kept)
+        return JournalSpec(JournalType.POSTGRESQL, dsn=dsn, retention_ms=kept)
+    return None
 
 
 def operator_options(config: JobConfig) -> OperatorOptions:
@@ -123,6 +149,7 @@ def _tools(loaded: Loaded) -> tuple[tuple[Declared, ...], list[Tool]]:
         if made is not None:
             declared.append(made[0])
             tools += made[1]
+            _check_journal(loaded, path, config, made[1])
             _check_names(document, at, made[1], named)
     return tuple(declared), tools
 
@@ -130,11 +157,15 @@ def _tools(loaded: Loaded) -> tuple[tuple[Declared, ...], list[Tool]]:
 def _function_tool(
     document: Document, path: YamlPath, config: FunctionToolConfig
 ) -> tuple[Declared, list[Tool]] | None:
-    declaration = FunctionDeclaration(config.function, config.name, config.execution, config.max_concurrent)
+    plain = FunctionDeclaration(config.function, config.name, config.execution, config.max_concurrent)
+    declaration = replace(plain, on_interrupt=config.on_interrupt, reconcile=config.reconcile)
+    at = (*path, "function")
     try:
+        build_registry([replace(plain, on_interrupt=OnInterrupt.RERUN)], [document.file.parent])
+        at = _interruption_path(path, config)
         registry = build_registry([declaration], [document.file.parent])
     except InvalidInput as error:
-        _report(document, (*path, "function"), str(error))
+        _report(document, at, str(error))
         return None
     return declaration, [registry.get(name) for name in registry.names()]
 
@@ -150,11 +181,28 @@ def _schema_tools(document: Document, path: YamlPath, config: SchemaToolsConfig)
         _report(document, (*path, "function"), str(error))
         handler = None
     try:
+        SchemaTool(
+            {"name": config.function},
+            _any_call,
+            on_interrupt=config.on_interrupt,
+            reconcile=config.reconcile,
+            search_path=folders,
+        )
+    except InvalidInput as error:
+        _report(document, _interruption_path(path, config), str(error))
+        handler = None
+    try:
         entries = load_entries(config.schema_path)
         # Even without its handler the file is compiled, so that its errors come with the others.
-        stand_in = handler or _any_call
-        execution = config.execution if handler else None
-        registry = build_registry([SchemaDeclaration(entries, stand_in, execution, config.max_concurrent)])
+        declaration = SchemaDeclaration(entries, handler or _any_call, max_concurrent=config.max_concurrent)
+        if handler is not None:
+            declaration = replace(
+                declaration,
+                execution=config.execution,
+                on_interrupt=config.on_interrupt,
+                reconcile=config.reconcile,
+            )
+        registry = build_registry([declaration], folders)
     except InvalidInput as error:
         for line in str(error).splitlines():
             _report(document, (*path, "schema"), line)
@@ -163,8 +211,22 @@ def _schema_tools(document: Document, path: YamlPath, config: SchemaToolsConfig)
         _report(document, (*path, "schema"), f"{config.schema_path} declares no tool")
     if handler is None:
         return None
-    declaration = SchemaDeclaration(entries, config.function, config.execution, config.max_concurrent)
-    return declaration, [registry.get(name) for name in registry.names()]
+    return replace(declaration, function=config.function), [registry.get(name) for name in registry.names()]
+
+
+def _interruption_path(path: YamlPath, config: ToolConfig) -> YamlPath:
+    said = [name for name in ("reconcile", "on_interrupt") if getattr(config, name) is not None]
+    return (*path, said[0] if said else "function")
+
+
+def _check_journal(loaded: Loaded, path: YamlPath, config: ToolConfig, tools: Sequence[Tool]) -> None:
+    if loaded.data.get("journal") not in ("none", {"type": "none"}):
+        return
+    for spec in needing_journal(tool.spec for tool in tools)[:1]:
+        # Where the YAML does not say it, the function's decorator does.
+        at = (*path, "function" if config.on_interrupt is None else "on_interrupt")
+        told = f"`on_interrupt: {spec.on_interrupt.value}` needs a journal, and `journal` is none"
+        loaded.document.report(at, told, "a journal: sqlite, or postgresql")
 
 
 def _any_call(_tool: str, _arguments: dict[str, object]) -> None:

@@ -16,6 +16,7 @@ from flink_agents.config.units import UnitError, format_duration, parse_duration
 __all__ = [
     "FOLDER",
     "PROBLEM",
+    "DsnText",
     "Duration",
     "FunctionReference",
     "JobName",
@@ -25,6 +26,7 @@ __all__ = [
     "OptionValue",
     "Size",
     "ToolName",
+    "VariableName",
     "at_least",
     "fail",
     "given",
@@ -163,6 +165,18 @@ FunctionReference = Annotated[
 
 _tool, _tool_schema = _pattern(r"[^\s<]\S{0,255}", "a tool name of 1 to 256 characters, without spaces")
 ToolName = Annotated[str, _tool, _tool_schema]
+
+
+_variable, _variable_schema = _pattern(r"[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable")
+VariableName = Annotated[str, _variable, _variable_schema]
+
+
+def _dsn(value: Any) -> str:
+    return _text(value, "text such as postgresql://user@host/database, or {env: NAME}")
+
+
+DsnText = Annotated[str, PlainValidator(_dsn), WithJsonSchema({"type": "string", "minLength": 1})]
+"""Where a PostgreSQL database is and how to log in. Never shown: it may hold a password."""
 
 
 def _local_path(value: Any, info: ValidationInfo) -> Path:

@@ -72,11 +72,14 @@ def describe(document: Document, path: YamlPath, value: Any) -> str:
 
 def _report(document: Document, data: Any, path: YamlPath, problem: Mapping[str, Any], at_key: bool) -> None:
     kind, context = str(problem["type"]), problem.get("ctx", {})
+    asked = path
     # A short form (`journal: none`) was read as a mapping that is not in the file.
     while path and isinstance(_at(data, path[:-1]), str):
         path = path[:-1]
     value = _at(data, path)
-    if kind == "missing":
+    if kind == "missing" and asked != path:
+        document.report(path, f"`{value}` alone is not enough", f"a mapping with `type` and `{asked[-1]}`")
+    elif kind == "missing":
         document.report(path, "is required, but missing")
     elif kind in {"union_tag_invalid", "union_tag_not_found"}:
         _report_kind(document, path, value, context)
@@ -111,6 +114,9 @@ def _report_kind(document: Document, path: YamlPath, value: Any, context: Mappin
     """A mapping whose kind cannot be told: `type` is missing or unknown, or a tool entry without a function."""
     kinds = re.findall(r"<(\w+)>", str(context.get("expected_tags", "")))
     is_tool = bool(path) and path[0] == "tools"
+    if isinstance(value, str) and path == ("journal",):
+        _report_choice(document, path, value, [(kind, "") for kind in kinds])
+        return
     if not isinstance(value, dict):
         key = "function" if is_tool else "type"
         document.report(path, f"got {describe(document, path, value)}", f"a mapping with `{key}`")

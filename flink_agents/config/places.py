@@ -15,7 +15,7 @@ from flink_agents.config.document import YamlPath, shown_path
 from flink_agents.config.fields import FOLDER
 from flink_agents.config.loader import Loaded
 from flink_agents.config.problems import nearest
-from flink_agents.config.schema import Flink, JobConfig, JsonlSink, JsonlSource, Sink
+from flink_agents.config.schema import Flink, JobConfig, Journal, JsonlSink, JsonlSource, Sink, SqliteJournal
 
 __all__ = ["check_places"]
 
@@ -29,9 +29,15 @@ def check_places(loaded: Loaded) -> None:
     outputs = dict(_outputs(loaded))
     for path, folder in outputs.items():
         _check_output(loaded, path, folder)
+    kept = dict(_journal(loaded))
+    for path, file in kept.items():
+        if file.is_dir():
+            loaded.document.report(path, f"{file} is a folder", "a file, or a path where one can be made")
+        else:
+            _check_output(loaded, path, file.parent)
     if isinstance(source, JsonlSource):
         _check_source(loaded, source)
-        for path, folder in outputs.items():
+        for path, folder in {**outputs, **kept}.items():
             # The source reads its folder to the bottom, so the job would be fed what it writes.
             if _holds(source.path, folder) and source.path.is_dir():
                 loaded.document.report(path, "is inside the source's folder, where every file is read as requests")
@@ -51,9 +57,17 @@ def _outputs(loaded: Loaded) -> Iterator[tuple[YamlPath, Path]]:
         yield ("flink", "checkpoints", "directory"), flink.checkpoints.directory
 
 
-def _section(loaded: Loaded, name: str, annotation: Any) -> Any:
+def _journal(loaded: Loaded) -> Iterator[tuple[YamlPath, Path]]:
+    data = loaded.data.get("journal", JobConfig.model_fields["journal"].default)
+    journal = _section(loaded, "journal", Journal, {"type": data} if isinstance(data, str) else data)
+    if isinstance(journal, SqliteJournal):
+        yield ("journal", "path"), journal.path
+
+
+def _section(loaded: Loaded, name: str, annotation: Any, data: Any = None) -> Any:
     """Return the validated section, or None if it has errors of its own, which are reported elsewhere."""
-    data = loaded.data.get(name, JobConfig.model_fields[name].default)
+    if data is None:
+        data = loaded.data.get(name, JobConfig.model_fields[name].default)
     try:
         return TypeAdapter(annotation).validate_python(data, context={FOLDER: loaded.document.file.parent})
     except ValidationError:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 
 from flink_agents.config.document import Document
 from flink_agents.config.fields import (
+    DsnText,
     Duration,
     FunctionReference,
     JobName,
@@ -22,27 +23,33 @@ from flink_agents.config.fields import (
     OptionValue,
     Size,
     ToolName,
+    VariableName,
     at_least,
     fail,
     given,
     has_type,
     not_truth,
 )
-from flink_agents.options import Execution, Mode, OnMismatch
+from flink_agents.config.units import format_duration
+from flink_agents.options import Execution, Mode, OnInterrupt, OnMismatch
 
 __all__ = [
     "Checkpoints",
     "Flink",
+    "FromEnvironment",
     "FunctionToolConfig",
     "JobConfig",
+    "Journal",
     "JsonlSink",
     "JsonlSource",
     "Limits",
     "NoJournal",
+    "PostgresqlJournal",
     "PrintSink",
     "Restart",
     "SchemaToolsConfig",
     "Sink",
+    "SqliteJournal",
     "ToolCalls",
     "ToolConfig",
     "Workers",
@@ -98,7 +105,17 @@ class ToolOptions(Section):
         strict=False,
     )
     max_concurrent: Annotated[int, Field(ge=1)] | None = given(None, "Most bodies of one tool at once, per subtask.")
-    on_interrupt: Literal["rerun"] = given("rerun", "What happens to a call that was cut off: it runs again.")
+    on_interrupt: OnInterrupt | None = given(
+        None,
+        "What happens to a call that was cut off. rerun (default): it runs again. fail: it fails as in doubt. "
+        "reconcile: `reconcile` decides. The last two need a journal.",
+        strict=False,
+    )
+    reconcile: FunctionReference | None = given(
+        None,
+        "module:attribute of the function that looks whether a call took effect; only with on_interrupt: reconcile.",
+        examples=["support_tools:find_refund"],
+    )
 
 
 class FunctionToolConfig(ToolOptions):
@@ -181,6 +198,53 @@ class NoJournal(Section):
     type: Literal["none"] = Field(description="Kind of journal.")
 
 
+class FromEnvironment(Section):
+    """A value that is read where it is used, so that it does not travel with the job."""
+
+    env: VariableName = Field(description="Name of the environment variable.")
+
+
+def _dsn_kind(value: Any) -> str:
+    return "<env>" if isinstance(value, (dict, FromEnvironment)) else "<text>"
+
+
+Dsn = Annotated[
+    Annotated[DsnText, Tag("<text>")] | Annotated[FromEnvironment, Tag("<env>")],
+    Discriminator(_dsn_kind),
+]
+
+Retention = Annotated[Duration, at_least("1m")]
+RETENTION = "How long rows stay after their request was answered; must be shorter than limits.idle_key."
+
+
+class SqliteJournal(Section):
+    """A file on one machine: for `run`, where everything is in one place."""
+
+    type: Literal["sqlite"] = Field(description="Kind of journal.")
+    path: LocalPath = given("state/journal.db", "The file; a relative path starts at the YAML's folder.")
+    retention: Retention = given("24h", RETENTION)
+
+
+class PostgresqlJournal(Section):
+    """A PostgreSQL database, for jobs on several machines; its tables are made at the first use."""
+
+    type: Literal["postgresql"] = Field(description="Kind of journal.")
+    dsn: Dsn = Field(
+        description="Connection text, or {env: NAME}: read from the environment of each process, so that no password "
+        "travels with the job.",
+        repr=False,
+    )
+    retention: Retention = given("24h", RETENTION)
+
+
+Journal = Annotated[
+    Annotated[NoJournal, Tag("<none>")]
+    | Annotated[SqliteJournal, Tag("<sqlite>")]
+    | Annotated[PostgresqlJournal, Tag("<postgresql>")],
+    Discriminator(has_type),
+]
+
+
 class Checkpoints(Section):
     """Flink's checkpoints."""
 
@@ -218,7 +282,26 @@ class Flink(Section):
     options: dict[OptionName, OptionValue] = given({}, "Any other Flink option, by its full name.", repr=False)
 
 
-class JobConfig(Section):
+class WithJournal(Section):
+    """What has a journal beside its limits."""
+
+    @field_validator("journal", mode="before", check_fields=False)
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        return {"type": value} if isinstance(value, str) else value
+
+    @field_validator("journal", check_fields=False)
+    @classmethod
+    def _shorter_than_idle(cls, value: Any, info: Any) -> Any:
+        # A key's counter that was forgotten before its rows went would give their numbers away anew.
+        limits, retention = info.data.get("limits"), getattr(value, "retention", None)
+        if retention is not None and limits is not None and retention >= limits.idle_key:
+            kept, idle = format_duration(retention), format_duration(limits.idle_key)
+            raise fail(f"keeps rows for {kept}", f"a retention shorter than limits.idle_key, which is {idle}")
+        return value
+
+
+class JobConfig(WithJournal):
     """A tool-call job: where requests come from, which tools answer them, where responses go.
 
     Made by :func:`flink_agents.config.loader.load`. Immutable; holds no function and imports no user code.
@@ -235,7 +318,7 @@ class JobConfig(Section):
     tool_calls: ToolCalls = given({}, "How the calls of one request run.")
     workers: Workers = given({}, "Size of the workers, per TaskManager process.")
     limits: Limits = given({}, "Bounds on records, calls and keys.")
-    journal: NoJournal = given("none", "Where outcomes are kept outside Flink's checkpoints.")
+    journal: Journal = given({"type": "sqlite"}, "Where outcomes are kept between Flink's checkpoints.")
     sink: Sink = Field(description="Where responses go.")
     rejects: Sink = given({"type": "jsonl", "path": "rejects"}, "Where records go that are no request.")
     flink: Flink = given({}, "Settings of the Flink job itself.")
@@ -243,11 +326,6 @@ class JobConfig(Section):
     model_config = ConfigDict(title="Job of flink-agents")
 
     _document: Document | None = PrivateAttr(default=None)
-
-    @field_validator("journal", mode="before")
-    @classmethod
-    def _short_form(cls, value: Any) -> Any:
-        return {"type": value} if isinstance(value, str) else value
 
     @property
     def file(self) -> Path:
@@ -268,6 +346,5 @@ def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of the job YAML, for editors. It holds what this version can run, and nothing else."""
     schema = JobConfig.model_json_schema(by_alias=True)
     journal = schema["properties"]["journal"]
-    reference = journal.pop("$ref", None)
-    journal["anyOf"] = [{"const": "none"}, {"$ref": reference}]
+    journal["anyOf"] = [{"enum": ["none", "sqlite"]}, *journal.pop("oneOf")]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$comment": "flink-agents schema", **schema}

@@ -16,7 +16,7 @@ __all__ = ["UNAVAILABLE", "Unavailable", "refuse_unavailable"]
 
 @dataclass(frozen=True)
 class Unavailable:
-    """A key (``tools.*.retry``) or a value of one (``journal.type`` = ``sqlite``); ``*`` is any position of a list.
+    """A key (``tools.*.retry``) or a value of one (``source.type`` = ``kafka``); ``*`` is any position of a list.
 
     ``whole``: the mapping that holds it makes no sense without it, so nothing else is said about that mapping.
     """
@@ -34,14 +34,6 @@ UNAVAILABLE: tuple[Unavailable, ...] = (
     Unavailable("tools.*.rate"),
     Unavailable("tool_calls.timeout"),
     Unavailable("agent"),
-    # Journal, and what to do with calls in doubt.
-    Unavailable("journal", "sqlite", whole=True),
-    Unavailable("journal", "postgresql", whole=True),
-    Unavailable("journal.type", "sqlite", whole=True),
-    Unavailable("journal.type", "postgresql", whole=True),
-    Unavailable("tools.*.on_interrupt", "fail"),
-    Unavailable("tools.*.on_interrupt", "reconcile"),
-    Unavailable("tools.*.reconcile"),
     # Injected arguments and secrets; other kinds of tool.
     Unavailable("config"),
     Unavailable("tools.*.inject"),

@@ -13,18 +13,22 @@ from pyflink.datastream import OutputTag
 from pyflink.datastream.functions import KeyedProcessFunction
 
 from flink_agents.clock import monotonic_ms, now_ms
+from flink_agents.durable.journal.opening import JournalSpec
 from flink_agents.durable.store import WriteBehind
-from flink_agents.errors import Interrupted, ProcessModeRefused
+from flink_agents.errors import Interrupted, InvalidInput, ProcessModeRefused
 from flink_agents.faults import Fault, no_fault
 from flink_agents.options import OperatorOptions
 from flink_agents.runtime.flink_state import RESTORED_BY, FlinkStore, KeyContext
+from flink_agents.runtime.job_parameters import RUN_ID_PARAMETER, job_parameter
+from flink_agents.runtime.journal import TaskJournal, open_journal_of
 from flink_agents.runtime.metrics import FlinkCounters
 from flink_agents.runtime.process import process_workers, tune_interpreter
 from flink_agents.runtime.subtask import Subtask
 from flink_agents.runtime.turn import Turn
 from flink_agents.runtime.wakeup import Wakeups, open_wakeups
 from flink_agents.scheduler.attempt import Attempt
-from flink_agents.tools.registry import build_registry
+from flink_agents.tools.interruption import needing_journal
+from flink_agents.tools.registry import ToolRegistry, build_registry
 
 __all__ = ["END_OF_INPUT", "REJECTS", "STATISTICS", "ToolCallOperator"]
 
@@ -50,19 +54,31 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
     open. Every method runs on the task thread and none blocks it: a wait for room is bounded by
     ``limits.intake_wait_ms``, and the drain at the end of input runs the task's mails while it waits. After a restore
     each restored key is woken; nothing depends on ``close()``, which Flink does not call when a task fails.
+
+    ``run_id`` names the life of the job's state; where it is None, the job parameter ``flink-agents.run-id`` does.
     """
 
-    def __init__(self, options: OperatorOptions, tools: Sequence[Any], fault: Fault = no_fault) -> None:
+    def __init__(
+        self,
+        options: OperatorOptions,
+        tools: Sequence[Any],
+        fault: Fault = no_fault,
+        journal: JournalSpec | None = None,
+        run_id: str | None = None,
+    ) -> None:
         self._options = options
         self._tools = tuple(tools)
         self._fault = fault
+        self._journal_spec = journal
+        self._run_id = run_id
 
     def open(self, runtime_context: Any) -> None:
         """Build this attempt, list the restored keys and arrange that each is woken.
 
         Raises:
             ProcessModeRefused: outside thread mode.
-            InvalidInput: a tool cannot be imported or declared here.
+            InvalidInput: a tool cannot be imported or declared here, or needs a journal.
+            JournalError: the journal cannot be used here; the message names the fix.
         """
         if not hasattr(runtime_context, "_runtime_context"):
             raise ProcessModeRefused(_NO_THREAD_MODE)
@@ -74,14 +90,19 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
         self._counters = FlinkCounters(runtime_context.get_metrics_group())
         self._workers = process_workers(options.workers, self._fault)
         self._workers.serve(self._attempt)
+        registry = build_registry(self._tools, options.module_path)
+        run_id = self._run_id or job_parameter(runtime_context, RUN_ID_PARAMETER) or ""
+        self._journal = self._open_journal(runtime_context, registry, run_id)
         self._subtask = Subtask(
             options=options,
-            registry=build_registry(self._tools, options.module_path),
+            registry=registry,
             workers=self._workers,
             clock=now_ms,
             attempt=self._attempt,
             counters=self._counters,
             fault=self._fault,
+            run_id=run_id,
+            journal=None if self._journal is None else self._journal.port,
         )
         self._store = FlinkStore(runtime_context, options.limits.idle_key_ms)
         self._keys = KeyContext(runtime_context)
@@ -132,6 +153,25 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
         except BaseException as failure:  # it may be on its way through Java, which would hide it
             self._wakeups.fail(failure)
             raise
+
+    def _open_journal(self, runtime_context: Any, registry: ToolRegistry, run_id: str) -> TaskJournal | None:
+        if self._journal_spec is None:
+            unsafe = needing_journal(registry.specs())
+            if unsafe:
+                msg = f"tool {unsafe[0].name!r}: on_interrupt: {unsafe[0].on_interrupt.value} needs a journal"
+                raise InvalidInput(msg)
+            return None
+        # What PyFlink's own context offers for this calls methods that Flink 2 does not have.
+        java = runtime_context._runtime_context
+        task = java.getTaskInfo()
+        return open_journal_of(
+            self._journal_spec,
+            run_id,
+            self._attempt,
+            subtask=task.getIndexOfThisSubtask(),
+            parallelism=task.getNumberOfParallelSubtasks(),
+            owner=f"Flink job {java.getJobInfo().getJobId().toString()}",
+        )
 
     def _open_restored(self) -> None:
         restored = self._keys.restored(RESTORED_BY)
@@ -188,6 +228,8 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
 
     def _after_turn(self) -> None:
         counters = self._counters
+        if self._journal is not None:
+            self._journal.report(counters)
         counters.flush_if_due()
         self._wakeups.after_turn(
             has_work=self._has_work,

@@ -17,6 +17,7 @@ from flink_agents.clock import monotonic_ms, now_ms
 from flink_agents.errors import FrameworkFault, Interrupted
 from flink_agents.runtime.attempt_watch import WakeSignal, process_watch
 from flink_agents.runtime.flink_state import KeyContext, java_class
+from flink_agents.runtime.job_parameters import job_parameter
 from flink_agents.scheduler.attempt import Attempt
 
 __all__ = ["MODE_PARAMETER", "MODE_VARIABLE", "MailWakeups", "PollWakeups", "Wakeups", "open_wakeups"]
@@ -293,7 +294,7 @@ def _poll(runtime_context: Any, keys: KeyContext, attempt: Attempt) -> PollWakeu
 def open_wakeups(runtime_context: Any, keys: KeyContext, attempt: Attempt) -> Wakeups:
     """Return the best way that works here, and log which. Task thread, in ``open()``."""
     wakeups: Wakeups
-    asked = runtime_context.get_job_parameter(MODE_PARAMETER, None) or os.environ.get(MODE_VARIABLE, "")
+    asked = job_parameter(runtime_context, MODE_PARAMETER) or os.environ.get(MODE_VARIABLE, "")
     if asked.lower() == "poll":
         wakeups = _poll(runtime_context, keys, attempt)
         _log.info("wake-up by polling, as the job or its environment asks")

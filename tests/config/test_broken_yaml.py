@@ -38,6 +38,7 @@ FUNCTION = "module:function, such as support_tools:lookup_order"
 DURATION = "a duration such as 200ms, 5s, 10m, 2h or 30d"
 SIZE = "a size such as 256KiB, 4MiB or 1GiB"
 PATH = "a path of this machine, or a file: URI"
+DSN = "text such as postgresql://user@host/database, or {env: NAME}"
 
 
 def errors_of(path: str, *overrides: str, **environ: str) -> list[str]:
@@ -88,8 +89,43 @@ APPENDED = [
         f"7:20: limits.idle_key: got the number 30 without a unit; expected {DURATION}; did you mean '30s'?",
     ),
     ("limits: {idle_key: 1ms}", "7:20: limits.idle_key: is too small; expected at least 1s"),
-    ("journal: [none]", "7:10: journal: got a list; expected a mapping"),
-    ("journal: nonee", "7:10: journal: got text 'nonee'; expected 'none'; did you mean 'none'?"),
+    ("journal: [none]", "7:10: journal: got a list; expected a mapping with `type`"),
+    (
+        "journal: nonee",
+        "7:10: journal: got text 'nonee'; expected 'none', 'sqlite' or 'postgresql'; did you mean 'none'?",
+    ),
+    (
+        "journal: postgresql",
+        "7:10: journal: `postgresql` alone is not enough; expected a mapping with `type` and `dsn`",
+    ),
+    ("journal: {type: postgresql}", "7:10: journal.dsn: is required, but missing"),
+    (
+        "journal: {path: a.db}",
+        "7:10: journal.type: is required, but missing; expected 'none', 'sqlite' or 'postgresql'",
+    ),
+    (
+        "journal: {type: sqlite, pth: a.db}",
+        "7:25: journal.pth: unknown key `pth`; expected 'type', 'path' or 'retention'; did you mean 'path'?",
+    ),
+    (
+        "journal: {type: sqlite, dsn: a}",
+        "7:25: journal.dsn: unknown key `dsn`; expected 'type', 'path' or 'retention'",
+    ),
+    ("journal: {type: postgresql, dsn: 5}", f"7:34: journal.dsn: got a value (not shown); expected {DSN}"),
+    ("journal: {type: postgresql, dsn: ''}", f"7:34: journal.dsn: got a value (not shown); expected {DSN}"),
+    (
+        "journal: {type: postgresql, dsn: {env: A, envv: B}}",
+        "7:43: journal.dsn.envv: unknown key `envv`; expected 'env'; did you mean 'env'?",
+    ),
+    (
+        "journal: {type: postgresql, dsn: {env: A-B}}",
+        "7:40: journal.dsn.env: got a value (not shown); expected the name of an environment variable",
+    ),
+    ("journal: {type: sqlite, retention: 30s}", "7:36: journal.retention: is too small; expected at least 1m"),
+    (
+        "journal: {type: sqlite, retention: 30d}",
+        "7:10: journal: keeps rows for 30d; expected a retention shorter than limits.idle_key, which is 30d",
+    ),
     ("rejects: out", "7:10: rejects: got text 'out'; expected a mapping with `type`"),
     ("rejects: {path: out}", "7:10: rejects.type: is required, but missing; expected 'jsonl' or 'print'"),
     (
@@ -168,17 +204,27 @@ ENTRIES = [
     ),
     (
         "\n  - {function: 'a:b', on_interrupt: retry}",
-        "5:37: tools.0.on_interrupt: got text 'retry'; expected 'rerun'; did you mean 'rerun'?",
+        "5:37: tools.0.on_interrupt: got text 'retry'; expected 'rerun', 'fail' or 'reconcile'; did you mean 'rerun'?",
+    ),
+    (
+        "\n  - {function: 'a:b', on_interrupt: reconcil}",
+        "5:37: tools.0.on_interrupt: got text 'reconcil'; expected 'rerun', 'fail' or 'reconcile'; "
+        "did you mean 'reconcile'?",
+    ),
+    (
+        "\n  - {function: 'a:b', reconcile: a.c}",
+        f"5:34: tools.0.reconcile: got text 'a.c'; expected {FUNCTION}; did you mean 'a:c'?",
     ),
     (
         "\n  - {function: 'a:b', schema: t.json, name: x}",
         "5:39: tools.0.name: unknown key `name`; "
-        "expected 'function', 'execution', 'max_concurrent', 'on_interrupt' or 'schema'",
+        "expected 'function', 'execution', 'max_concurrent', 'on_interrupt', 'reconcile' or 'schema'",
     ),
     (
         "\n  - {function: 'a:b', max_concurent: 2}",
         "5:23: tools.0.max_concurent: unknown key `max_concurent`; "
-        "expected 'function', 'execution', 'max_concurrent', 'on_interrupt' or 'name'; did you mean 'max_concurrent'?",
+        "expected 'function', 'execution', 'max_concurrent', 'on_interrupt', 'reconcile' or 'name'; "
+        "did you mean 'max_concurrent'?",
     ),
 ]
 

@@ -10,8 +10,8 @@ import pytest
 
 from flink_agents.config.loader import load
 from flink_agents.config.problems import ConfigErrors
-from flink_agents.config.schema import FunctionToolConfig, JsonlSink, PrintSink, SchemaToolsConfig
-from flink_agents.options import Execution, Mode, OnMismatch
+from flink_agents.config.schema import FunctionToolConfig, JsonlSink, PrintSink, SchemaToolsConfig, SqliteJournal
+from flink_agents.options import Execution, Mode, OnInterrupt, OnMismatch
 
 Write = Callable[..., str]
 
@@ -53,7 +53,7 @@ def test_what_is_left_out_has_the_documented_default(job: Write, folder: Path) -
     assert config.rejects == JsonlSink(type="jsonl", path=folder / "rejects")
     assert (config.tool_calls.mode, config.tool_calls.max_in_flight) == (Mode.PARALLEL, 16)
     assert config.limits.idle_key == 30 * 24 * 3600 * 1000
-    assert config.journal.type == "none"
+    assert config.journal == SqliteJournal(type="sqlite", path=folder / "state" / "journal.db")
     assert config.flink.checkpoints.directory == folder / "state" / "checkpoints"
     assert (config.flink.restart.initial, config.flink.restart.max, config.flink.restart.attempts) == (100, 10_000, 20)
     assert (config.file, config.folder) == (folder / "job.yaml", folder)
@@ -183,9 +183,15 @@ def test_variables_in_comments_and_keys_mean_nothing(job: Write) -> None:
         ("tool_calls.mode=sequential", "tool_calls.mode", Mode.SEQUENTIAL),
         ("tool_calls={mode: sequential}", "tool_calls.mode", Mode.SEQUENTIAL),
         ("flink.checkpoints.interval=5s", "flink.checkpoints.interval", 5000),
-        ("limits.idle_key=1d", "limits.idle_key", 86_400_000),
+        ("limits.idle_key=2d", "limits.idle_key", 172_800_000),
         ("sink={type: jsonl, path: /o}", "sink.path", Path("/o")),
         ("journal=none", "journal.type", "none"),
+        ("journal=sqlite", "journal.path.name", "journal.db"),
+        ("journal={type: sqlite, path: /j.db}", "journal.path", Path("/j.db")),
+        ("journal={type: postgresql, dsn: postgresql://h/d}", "journal.dsn", "postgresql://h/d"),
+        ("journal={type: postgresql, dsn: {env: DSN}, retention: 1h}", "journal.dsn.env", "DSN"),
+        ("journal={type: postgresql, dsn: {env: DSN}, retention: 1h}", "journal.retention", 3_600_000),
+        ("tools.0.on_interrupt=fail", "tools.0.on_interrupt", OnInterrupt.FAIL),
         ("rejects.path=/bad", "rejects.path", Path("/bad")),
         ("rejects.type=print", "rejects.type", "print"),
     ],

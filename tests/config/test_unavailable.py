@@ -42,9 +42,6 @@ CASES = [
     ({"tool": ", retry: {attempts: 3, on: [httpx.TransportError]}"}, "5:23: tools.0.retry: `retry`"),
     ({"tool": ", rate: 50/s"}, "5:23: tools.0.rate: `rate`"),
     ({"tool": ", inject: {tenant: {from: config, key: tenant}}"}, "5:23: tools.0.inject: `inject`"),
-    ({"tool": ", reconcile: 'm:r'"}, "5:23: tools.0.reconcile: `reconcile`"),
-    ({"tool": ", on_interrupt: fail"}, "5:37: tools.0.on_interrupt: `on_interrupt: fail`"),
-    ({"tool": ", on_interrupt: reconcile"}, "5:37: tools.0.on_interrupt: `on_interrupt: reconcile`"),
     ({"entry": "  - {class: 'm:C', name: x, foo: 1}\n"}, "7:6: tools.2.class: `class`"),
     ({"entry": "  - execute: {provider: local}\n"}, "7:5: tools.2.execute: `execute`"),
     ({"entry": "  - mcp: {command: x}\n"}, "7:5: tools.2.mcp: `mcp`"),
@@ -55,10 +52,6 @@ CASES = [
     ({"more": "agent: m:agent"}, "8:1: agent: `agent`"),
     ({"more": "config: {tenant: acme, api_key: {env: API_KEY}}"}, "8:1: config: `config`"),
     ({"more": "tool_calls: {timeout: 30s}"}, "8:14: tool_calls.timeout: `timeout`"),
-    ({"more": "journal: sqlite"}, "8:10: journal: `journal: sqlite`"),
-    ({"more": "journal: postgresql"}, "8:10: journal: `journal: postgresql`"),
-    ({"more": "journal: {type: sqlite, path: state/journal.db}"}, "8:17: journal.type: `type: sqlite`"),
-    ({"more": "journal: {type: postgresql, dsn: {env: D}, retention: 24h}"}, "8:17: journal.type: `type: postgresql`"),
 ]
 
 
@@ -86,5 +79,5 @@ def test_an_override_is_refused_too(job: Write) -> None:
 
 def test_the_rest_of_the_file_is_still_checked(job: Write) -> None:
     with pytest.raises(ConfigErrors) as error:
-        load(job(), ["tools.0.timeout=5s", "tools.0.nmae=x", "journal=sqlite", "workers.threads=0"])
+        load(job(), ["tools.0.timeout=5s", "tools.0.nmae=x", "sink.type=kafka", "workers.threads=0"])
     assert len(error.value.errors) == 4
