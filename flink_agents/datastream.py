@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
@@ -106,9 +105,10 @@ def tool_calls(stream: DataStream, *, key_by: str, tools: Sequence[Declaration],
     if journal is None and unsafe:
         msg = f"tool {unsafe[0].name!r}: on_interrupt: {unsafe[0].on_interrupt.value} needs a journal"
         raise InvalidInput(msg)
-    parameters = stream.get_execution_environment().get_config().get_global_job_parameters()
-    run_id = checked.run_id or parameters.get(RUN_ID_PARAMETER)
+    run_id = checked.run_id
     if journal is not None:
+        parameters = stream.get_execution_environment().get_config().get_global_job_parameters()
+        run_id = run_id or parameters.get(RUN_ID_PARAMETER)
         _register(journal, run_id)
     limits = {_IN_MILLISECONDS.get(name, name): value for name, value in checked.limits.model_dump().items()}
     operator_options = OperatorOptions(
@@ -117,7 +117,7 @@ def tool_calls(stream: DataStream, *, key_by: str, tools: Sequence[Declaration],
         workers=WorkerOptions(**checked.workers.model_dump()),
         limits=Limits(**limits),
     )
-    return attach(stream, operator_options, declared, journal=journal, run_id=run_id or secrets.token_hex(8))
+    return attach(stream, operator_options, declared, journal=journal, run_id=run_id)
 
 
 def _register(journal: JournalSpec, run_id: str | None) -> None:

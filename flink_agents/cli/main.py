@@ -22,6 +22,10 @@ COMMANDS = {
     "run": "Run the job on an embedded mini-cluster.",
     "validate": "Say everything that `run` would refuse, without starting Flink.",
     "tools": "Print the tools' schemas, to hand to a model.",
+    "calls": "List the calls in the job's journal.",
+    "cluster": "Start, stop or show a standalone Flink on this machine.",
+    "submit": "Submit the job to a Flink cluster.",
+    "stop": "Stop a submitted job with a savepoint.",
     "schema": "Print the JSON Schema of the job YAML, for editors.",
 }
 """The commands and their one-line help, in the order of `--help`; each is a function of the same name in a module of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -18,8 +19,9 @@ from flink_agents.durable.store import WriteBehind
 from flink_agents.errors import Interrupted, InvalidInput, ProcessModeRefused
 from flink_agents.faults import Fault, no_fault
 from flink_agents.options import OperatorOptions
+from flink_agents.runtime.deployment import check_version, module_folders
 from flink_agents.runtime.flink_state import RESTORED_BY, FlinkStore, KeyContext
-from flink_agents.runtime.job_parameters import RUN_ID_PARAMETER, job_parameter
+from flink_agents.runtime.job_parameters import RUN_ID_PARAMETER, VERSION_PARAMETER, job_parameter
 from flink_agents.runtime.journal import TaskJournal, open_journal_of
 from flink_agents.runtime.metrics import FlinkCounters
 from flink_agents.runtime.process import process_workers, tune_interpreter
@@ -55,7 +57,8 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
     ``limits.intake_wait_ms``, and the drain at the end of input runs the task's mails while it waits. After a restore
     each restored key is woken; nothing depends on ``close()``, which Flink does not call when a task fails.
 
-    ``run_id`` names the life of the job's state; where it is None, the job parameter ``flink-agents.run-id`` does.
+    ``run_id`` names the life of the job's state; where it is None, the job parameter ``flink-agents.run-id`` does, and
+    without that (and a journal) a name drawn here, which lasts as long as this submission.
     """
 
     def __init__(
@@ -71,12 +74,14 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
         self._fault = fault
         self._journal_spec = journal
         self._run_id = run_id
+        self._drawn_id = secrets.token_hex(8)
 
     def open(self, runtime_context: Any) -> None:
         """Build this attempt, list the restored keys and arrange that each is woken.
 
         Raises:
             ProcessModeRefused: outside thread mode.
+            ClusterFault: the job was submitted by another release, or its modules have not arrived.
             InvalidInput: a tool cannot be imported or declared here, or needs a journal.
             JournalError: the journal cannot be used here; the message names the fix.
         """
@@ -85,13 +90,15 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
         self._fault("before:open")
         options = self._options
         tune_interpreter()
-        sys.path.extend(entry for entry in options.module_path if entry not in sys.path)
+        check_version(job_parameter(runtime_context, VERSION_PARAMETER) or "")
+        folders = module_folders(options.module_path)
+        sys.path.extend(entry for entry in folders if entry not in sys.path)
         self._attempt = Attempt()
         self._counters = FlinkCounters(runtime_context.get_metrics_group())
         self._workers = process_workers(options.workers, self._fault)
         self._workers.serve(self._attempt)
-        registry = build_registry(self._tools, options.module_path)
-        run_id = self._run_id or job_parameter(runtime_context, RUN_ID_PARAMETER) or ""
+        registry = build_registry(self._tools, folders)
+        run_id = self._run_id or job_parameter(runtime_context, RUN_ID_PARAMETER)
         self._journal = self._open_journal(runtime_context, registry, run_id)
         self._subtask = Subtask(
             options=options,
@@ -101,7 +108,7 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
             attempt=self._attempt,
             counters=self._counters,
             fault=self._fault,
-            run_id=run_id,
+            run_id=run_id or self._drawn_id,
             journal=None if self._journal is None else self._journal.port,
         )
         self._store = FlinkStore(runtime_context, options.limits.idle_key_ms)
@@ -154,7 +161,7 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
             self._wakeups.fail(failure)
             raise
 
-    def _open_journal(self, runtime_context: Any, registry: ToolRegistry, run_id: str) -> TaskJournal | None:
+    def _open_journal(self, runtime_context: Any, registry: ToolRegistry, run_id: str | None) -> TaskJournal | None:
         if self._journal_spec is None:
             unsafe = needing_journal(registry.specs())
             if unsafe:
@@ -166,7 +173,7 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
         task = java.getTaskInfo()
         return open_journal_of(
             self._journal_spec,
-            run_id,
+            run_id or "",
             self._attempt,
             subtask=task.getIndexOfThisSubtask(),
             parallelism=task.getNumberOfParallelSubtasks(),
