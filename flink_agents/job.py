@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import secrets
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from flink_agents.cluster.journals import register_run
 from flink_agents.cluster.quiet import quiet_imports
 from flink_agents.cluster.resume import settings
 from flink_agents.cluster.runs import Run, create_run, digest, run_of_state
+from flink_agents.cluster.shipping import pack
 from flink_agents.config.build import PreparedJob, prepare
 from flink_agents.config.schema import JobConfig, JsonlSink, Sink
 from flink_agents.connectors.jsonl_sink import write_jsonl, write_jsonl_each_checkpoint
@@ -24,9 +26,10 @@ from flink_agents.connectors.jsonl_source import read_jsonl
 from flink_agents.connectors.print_sink import write_print
 from flink_agents.errors import InvalidInput
 from flink_agents.faults import Fault, no_fault
-from flink_agents.runtime.job_parameters import RUN_ID_PARAMETER
+from flink_agents.runtime.deployment import SHIPPED, installed_version
+from flink_agents.runtime.job_parameters import RUN_FOLDER_PARAMETER, RUN_ID_PARAMETER, VERSION_PARAMETER
 
-__all__ = ["FIXED_JOB_ID", "build", "flink_options", "main"]
+__all__ = ["FIXED_JOB_ID", "build", "flink_options", "main", "ship"]
 
 FIXED_JOB_ID = "$internal.pipeline.job-id"
 """Flink's own option for the id that a job is to get, in hexadecimal."""
@@ -46,7 +49,12 @@ def build(env: Any, prepared: PreparedJob, run: Run, *, marked_prints: bool = Fa
         from flink_agents.datastream import attach
 
     config = prepared.config
-    env.get_config().set_global_job_parameters({RUN_ID_PARAMETER: run.run_id})
+    parameters = {
+        RUN_ID_PARAMETER: run.run_id,
+        RUN_FOLDER_PARAMETER: str(run.folder),
+        VERSION_PARAMETER: installed_version(),
+    }
+    env.get_config().set_global_job_parameters(parameters)
     requests = read_jsonl(env, config.source.path, follow=config.source.follow)
     options = replace(prepared.options, statistics=True)
     streams = attach(requests, options, prepared.tools, fault, journal=prepared.journal)
@@ -115,11 +123,23 @@ def main(arguments: Sequence[str]) -> None:
     try:
         prepared = prepare(given.job, given.set)
         env, run = _environment(prepared)
-        build(env, prepared, run)
+        with tempfile.TemporaryDirectory() as scratch:
+            build(env, ship(env, prepared, Path(scratch)), run)
+            env.execute(prepared.config.name)
     except InvalidInput as error:
         sys.stderr.write(f"flink_agents.job: {error}\n")
         raise SystemExit(2) from error
-    env.execute(prepared.config.name)
+
+
+def ship(env: Any, prepared: PreparedJob, scratch: Path) -> PreparedJob:
+    """Let a job's modules travel with it, and return it as it finds them there; ``scratch`` stays until it is sent.
+
+    Raises:
+        InvalidInput: if there is too much of them, or something cannot be read.
+    """
+    folder = pack(prepared.config, scratch)
+    env.add_python_file(str(folder))
+    return replace(prepared, options=replace(prepared.options, module_path=(f"{SHIPPED}{folder.name}",)))
 
 
 def _environment(prepared: PreparedJob) -> tuple[Any, Run]:

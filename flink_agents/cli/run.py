@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from flink_agents.cli.output import JvmOutput
 from flink_agents.cli.progress import Progress
 from flink_agents.cluster.embedded import EmbeddedCluster
 from flink_agents.cluster.journals import register_run
+from flink_agents.cluster.live import settle
 from flink_agents.cluster.lock import JobLock
 from flink_agents.cluster.resume import Wish, compare, refuse_changes, resumes, settings
 from flink_agents.cluster.runs import Ending, Run, create_run, digest, last_run
@@ -56,8 +58,10 @@ def run(
     console = Console(stderr=True)
     with ExitStack() as held:
         run_of_job, restore, lock = _begin(prepared.config, wish, held, console)
-        # The lock says that no job of an earlier command works on it any more.
-        register_run(prepared, run_of_job, goes_on=run_of_job.record.job_id is not None, is_ours=True)
+        record = run_of_job.record
+        # The lock says that no job of an earlier `run` works on it any more, but nothing of one that was submitted.
+        over = record.jobmanager is None or record.how is not None
+        register_run(prepared, run_of_job, goes_on=record.job_id is not None, is_ours=over)
         outcome = _execute(prepared, run_of_job, restore, lock, console, as_json)
     if outcome.snapshot or outcome.how in (Ending.STOPPED, Ending.CUT_OFF):
         again = ["flink-agents", "run", str(job), *(word for o in overrides or () for word in ("--set", o)), "--resume"]
@@ -72,6 +76,8 @@ def _begin(config: JobConfig, wish: Wish, held: ExitStack, console: Console) -> 
     try:
         lock = held.enter_context(JobLock(folder))
         last = last_run(folder) if wish is not Wish.FRESH else None
+        if last is not None:
+            settle(last, partial(_say, console))
         found = newest(last) if last and last.record.how is not Ending.FINISHED else None
         goes_on = resumes(config.name, last.record if last else None, found is not None, wish)
         if last is None or not goes_on:

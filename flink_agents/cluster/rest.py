@@ -73,7 +73,7 @@ class FlinkRest:
         self._client.close()
 
     def overview(self) -> Mapping[str, Any]:
-        """Return the cluster's counts: ``taskmanagers``, ``slots-total``, ``slots-available``; and ``flink-version``."""
+        """Return the cluster's ``taskmanagers``, ``slots-total``, ``slots-available`` and ``flink-version``."""
         overview: Mapping[str, Any] = self._get("/overview")
         return overview
 
@@ -138,6 +138,13 @@ class FlinkRest:
         """Return the path of the newest completed checkpoint, or None before the first."""
         latest = (self._checkpoints(job_id).get("latest") or {}).get("completed")
         return latest["external_path"] if latest else None
+
+    def stopped_with(self, job_id: str) -> str | None:
+        """Return the path of the savepoint that ended the job, or None if none did."""
+        known = self._checkpoints(job_id)
+        latest = (known.get("latest") or {}).get("savepoint")
+        types = {each["id"]: each.get("checkpoint_type") for each in known.get("history", [])}
+        return latest["external_path"] if latest and types.get(latest["id"]) == "SYNC_SAVEPOINT" else None
 
     def failure(self, job_id: str) -> Cause | None:
         """Return the cause of the newest failure of the job, whether or not it recovered; None if it never failed."""

@@ -47,7 +47,8 @@ class RunRecord:
     """What ``run.json`` holds. Times are ISO 8601 in UTC; ``checkpoint`` is the newest checkpoint or savepoint noted.
 
     ``lives`` counts the Flink jobs that worked on the run; ``job_id`` is the last one, None before the first.
-    ``settings`` is what a resume compares, see :func:`flink_agents.cluster.resume.settings`.
+    ``settings`` is what a resume compares, see :func:`flink_agents.cluster.resume.settings`. ``jobmanager`` is the
+    ``HOST:PORT`` of the cluster that the last job was submitted to, None for one that ran inside a command.
     """
 
     run_id: str
@@ -61,6 +62,7 @@ class RunRecord:
     lives: int = 0
     totals: Totals = Totals()
     settings: Mapping[str, str] = field(default_factory=dict)
+    jobmanager: str | None = None
     format: int = FORMAT
 
     @classmethod
@@ -122,8 +124,10 @@ class Run:
         """What the run's jobs counted up to the last note."""
         return self.record.totals
 
-    def submitted(self, job_id: str, yaml_digest: str, settings: Mapping[str, str]) -> None:
-        """Note the Flink job that works on it from now on, and with which configuration."""
+    def submitted(
+        self, job_id: str, yaml_digest: str, settings: Mapping[str, str], jobmanager: str | None = None
+    ) -> None:
+        """Note the Flink job that works on it from now on, where, and with which configuration."""
         self._before = self.record.totals
         self._write(
             replace(
@@ -131,6 +135,7 @@ class Run:
                 job_id=job_id,
                 yaml_digest=yaml_digest,
                 settings=dict(settings),
+                jobmanager=jobmanager,
                 ended=None,
                 how=None,
                 lives=self.record.lives + 1,
@@ -145,7 +150,8 @@ class Run:
         """Note how the run ended and where its state is; a savepoint's folder gets a copy of the record."""
         self._write(replace(self.record, ended=_now(), how=how, checkpoint=checkpoint))
         kept = Path(checkpoint) if checkpoint else None
-        if kept and kept.parent == self.savepoints and kept.is_dir():
+        # A stop may have put its savepoint anywhere.
+        if kept and not kept.is_relative_to(self.checkpoints) and kept.is_dir():
             _write_record(kept, self.record)
 
     def put_back(self, record: RunRecord) -> None:

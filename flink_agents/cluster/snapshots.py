@@ -44,6 +44,10 @@ def snapshots(run: Run) -> Iterator[Snapshot]:
             yield Snapshot(metadata.parent, int(named[1]), savepoint=False)
     for metadata in run.savepoints.glob(f"*/{METADATA}"):
         yield Snapshot(metadata.parent, _number(metadata), savepoint=True)
+    # A stop may have put its savepoint anywhere.
+    noted = Path(run.record.checkpoint) / METADATA if run.record.checkpoint else None
+    if noted and noted.is_file() and not noted.is_relative_to(run.folder):
+        yield Snapshot(noted.parent, _number(noted), savepoint=True)
 
 
 def newest(run: Run) -> Snapshot | None:

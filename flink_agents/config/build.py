@@ -39,7 +39,7 @@ from flink_agents.tools.registry import (
 )
 from flink_agents.tools.schema_file import SchemaTool, load_entries
 
-__all__ = ["Declared", "PreparedJob", "journal_spec", "operator_options", "prepare", "prepare_tools"]
+__all__ = ["Declared", "PreparedJob", "journal_spec", "operator_options", "prepare", "prepare_loaded", "prepare_tools"]
 
 Declared = FunctionDeclaration | SchemaDeclaration
 
@@ -71,7 +71,7 @@ def prepare(
     loaded = read(path, overrides, environ)
     if loaded.data is not None:
         check_places(loaded)
-    return _prepared(loaded)
+    return prepare_loaded(loaded)
 
 
 def prepare_tools(
@@ -82,10 +82,15 @@ def prepare_tools(
     Raises:
         ConfigErrors: with every error, in the order of the file.
     """
-    return _prepared(read(path, overrides, environ)).registry
+    return prepare_loaded(read(path, overrides, environ)).registry
 
 
-def _prepared(loaded: Loaded) -> PreparedJob:
+def prepare_loaded(loaded: Loaded) -> PreparedJob:
+    """Return the job of a YAML that was read, after its tool modules were imported and its schemas compiled.
+
+    Raises:
+        ConfigErrors: with every error, those found before included, in the order of the file.
+    """
     declared, tools = _tools(loaded) if loaded.data is not None else ((), [])
     if loaded.document.errors or loaded.config is None:
         raise ConfigErrors(loaded.document.errors)

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["RUN_ID_PARAMETER", "job_parameter"]
+__all__ = ["RUN_FOLDER_PARAMETER", "RUN_ID_PARAMETER", "VERSION_PARAMETER", "job_parameter"]
 
 RUN_ID_PARAMETER = "flink-agents.run-id"
 """Names the run, one life of the job's state."""
+
+RUN_FOLDER_PARAMETER = "flink-agents.run-folder"
+"""Global job parameter with the run's folder, by which a command that only knows the job finds it."""
+
+VERSION_PARAMETER = "flink-agents.version"
+"""Global job parameter with the release that the job was submitted by."""
 
 
 def job_parameter(runtime_context: Any, name: str) -> str | None:
