@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,15 @@ from flink_agents.cluster.embedded import EmbeddedCluster
 from flink_agents.connectors.jsonl_sink import write_jsonl_each_checkpoint
 from flink_agents.connectors.jsonl_source import read_jsonl
 from flink_agents.datastream import attach
+from flink_agents.durable.journal.opening import JournalSpec, open_journal
+from flink_agents.durable.journal.rows import RunRow
 from flink_agents.faults import Fault
 from flink_agents.options import Limits, OperatorOptions, ToolCallOptions, WorkerOptions
 from flink_agents.testing.crash_file import CrashFile, completed_checkpoint
 
 DEADLINE_S = 90.0
 RECORDS_A_CHECKPOINT = 5
+RUN = "run-1"
 
 # Nothing on the TaskManager can import this module, so what a job takes from here travels in the job itself.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -180,6 +184,8 @@ class RecoveryJob:
     polling: bool = False
     behind: Callable[[str], str] | None = None
     """A map function behind the operator, whose output is what the sink writes."""
+    journal: JournalSpec | None = None
+    """Where outcomes are kept between checkpoints; its run is ``RUN``."""
     job_id: str = ""
 
     def __post_init__(self) -> None:
@@ -207,6 +213,9 @@ class RecoveryJob:
             **{name.replace("__", "-").replace("_", "."): value for name, value in flink.items()},
         }
         chosen = noting_tools(self.folder) if tools is None else tools
+        if self.journal is not None:
+            with closing(open_journal(self.journal)) as journal:
+                journal.create_run(RunRow(RUN, "recovery", 0))
         # PyFlink's way from a topology to a job was not made for several threads.
         with _submitting:
             self.job_id = self.cluster.submit("recovery", options, lambda env: self._build(env, chosen))
@@ -223,7 +232,7 @@ class RecoveryJob:
         if self.interval_s:
             slowly = throttle(self.interval_s, f"{self.folder}/checkpoints", RECORDS_A_CHECKPOINT)
             stream = stream.map(slowly, output_type=Types.STRING())
-        streams = attach(stream, options, tools, self.fault)
+        streams = attach(stream, options, tools, self.fault, journal=self.journal, run_id=RUN)
         responses = streams.responses
         if self.behind is not None:
             # A task of its own, so that its failure is one elsewhere in the job.
