@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
 import threading
 
@@ -9,14 +11,15 @@ from flink_agents.faults import Fault, no_fault
 from flink_agents.options import WorkerOptions
 from flink_agents.scheduler.workers import Workers
 
-__all__ = ["process_workers", "tune_interpreter"]
+__all__ = ["SWITCH_INTERVAL_VARIABLE", "process_workers", "tune_interpreter"]
 
-SWITCH_INTERVAL_S = 0.0001
-"""With Python's 5 ms, one tool that computes delays every wake-up of the process by a hundred times as much.
+_log = logging.getLogger(__name__)
 
-Flink's source thread runs Python too, for each record's key: while the task thread computes, it gets the interpreter
-once an interval, so the interval also bounds the rate of records.
-"""
+SWITCH_INTERVAL_S = 0.0005
+"""With Python's 5 ms, one tool that computes delays every wake-up of the process by a hundred times as much."""
+
+SWITCH_INTERVAL_VARIABLE = "FLINK_AGENTS_SWITCH_INTERVAL_S"
+"""Environment of the TaskManager: another switch interval in seconds, or ``0`` to leave the interpreter's own."""
 
 _workers: dict[tuple[WorkerOptions, Fault], Workers] = {}
 _lock = threading.Lock()
@@ -37,4 +40,11 @@ def process_workers(options: WorkerOptions, fault: Fault = no_fault) -> Workers:
 
 def tune_interpreter() -> None:
     """Have threads hand the interpreter over more often. Idempotent; holds for every job of the process."""
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    asked = os.environ.get(SWITCH_INTERVAL_VARIABLE)
+    try:
+        interval_s = SWITCH_INTERVAL_S if asked is None else float(asked)
+    except ValueError:
+        _log.warning("%s is %r, which is no number of seconds: it is not used", SWITCH_INTERVAL_VARIABLE, asked)
+        interval_s = SWITCH_INTERVAL_S
+    if interval_s > 0:
+        sys.setswitchinterval(interval_s)
