@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("pyflink")
 
-from flink_agents import datastream
+from flink_agents import FunctionDeclaration, datastream, tool
 from flink_agents.datastream import tool_calls
-from flink_agents.errors import InvalidInput
+from flink_agents.durable.journal.opening import JournalSpec, JournalType
+from flink_agents.durable.journal.sqlite import SqliteJournal
+from flink_agents.errors import InvalidInput, JournalError
 
 
 def add(a: int, b: int) -> int:
     """Add two numbers."""
     return a + b
+
+
+@tool(on_interrupt="fail")
+def once(a: int) -> int:
+    """Do it at most once."""
+    return a
 
 
 class Stream:
@@ -27,6 +37,16 @@ class Stream:
         self.operator: Any = None
         self.uids: list[str] = []
         self.tags: list[str] = []
+        self.parameters: dict[str, str] = {}
+
+    def get_execution_environment(self) -> Stream:
+        return self
+
+    def get_config(self) -> Stream:
+        return self
+
+    def get_global_job_parameters(self) -> dict[str, str]:
+        return self.parameters
 
     def key_by(self, selector: Any, key_type: Any) -> Stream:
         self.selector = selector
@@ -75,6 +95,12 @@ def test_options_have_the_names_and_units_of_the_yaml() -> None:
         ({"limits": {"intake_wait": 50}}, "limits.intake_wait: got the number 50 without a unit"),
         ({"tool_calls": {"mode": "both"}}, "tool_calls.mode"),
         ({"workers": {"threads": 0}}, "workers.threads"),
+        ({"journal": {"type": "sqlite", "pth": "j.db"}}, "journal.pth: no such option; did you mean 'path'?"),
+        ({"journal": {"type": "sqlite", "retention": "40d"}}, "shorter than limits.idle_key, which is 30d"),
+        ({"journal": {"type": "postgresql"}}, "journal.dsn"),
+        ({"journal": "postgres"}, "journal"),
+        ({"run_id": "a b"}, "run_id"),
+        ({"journal": "sqlite"}, "a journal needs run_id, or the job parameter flink-agents.run-id"),
     ],
 )
 def test_a_wrong_option_is_named_with_the_right_one(options: dict[str, Any], said: str) -> None:
@@ -88,6 +114,40 @@ def test_all_wrong_options_are_named_at_once() -> None:
         tool_calls(Stream(), key_by="k", tools=[add], limits={"a": 1}, workers={"threads": "many"})
     assert "limits.a" in str(refused.value)
     assert "workers.threads" in str(refused.value)
+
+
+def test_the_run_is_written_into_the_journal_before_anything_is_submitted(tmp_path: Path) -> None:
+    stream, path = Stream(), tmp_path / "state" / "journal.db"
+    journal = {"type": "sqlite", "path": str(path), "retention": "1h"}
+    tool_calls(stream, key_by="k", tools=[once], journal=journal, run_id="run-1")
+    with closing(SqliteJournal(path, create=False)) as opened:
+        assert opened.find_run("run-1") is not None
+    assert stream.operator._journal_spec == JournalSpec(JournalType.SQLITE, path=str(path), retention_ms=3_600_000)
+    assert stream.operator._run_id == "run-1"
+    stream.parameters["flink-agents.run-id"] = "run-2"
+    tool_calls(stream, key_by="k", tools=[once], journal=journal)
+    assert stream.operator._run_id == "run-2"
+
+
+def test_what_needs_a_journal_is_refused_without_one() -> None:
+    for declared in (once, FunctionDeclaration(add, on_interrupt="fail")):
+        with pytest.raises(InvalidInput, match="on_interrupt: fail needs a journal"):
+            tool_calls(Stream(), key_by="k", tools=[declared])
+
+
+def test_an_unreachable_journal_is_told_while_the_job_is_built(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("no journal, and long enough to be looked at" * 40)
+    journal = {"type": "sqlite", "path": str(tmp_path / "taken")}
+    with pytest.raises(JournalError, match="no SQLite database"):
+        tool_calls(Stream(), key_by="k", tools=[add], journal=journal, run_id="run-1")
+
+
+def test_without_a_run_id_each_submission_draws_one() -> None:
+    first, second = Stream(), Stream()
+    for stream in (first, second):
+        tool_calls(stream, key_by="k", tools=[add])
+    assert first.operator._run_id is None
+    assert first.operator._drawn_id != second.operator._drawn_id
 
 
 def test_no_tool_and_twice_the_same_are_refused() -> None:

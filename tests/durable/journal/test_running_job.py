@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -118,3 +120,33 @@ def test_postgresql_stopped_and_started_under_load(
 def request_of(number: int) -> str:
     calls = [{"function": {"name": "work", "arguments": {"call": f"{number}/{i}"}}} for i in range(2)]
     return json.dumps({"id": f"r{number}", "key": f"k{number % KEYS}", "tool_calls": calls})
+
+
+@pytest.mark.flink
+def test_a_dsn_from_the_environment_is_written_nowhere(own_postgres: PostgresServer, tmp_path: Path) -> None:
+    (tmp_path / "echo_tools.py").write_text("def work(call: str) -> str:\n    return call\n", encoding="utf-8")
+    (tmp_path / "requests.jsonl").write_text(f"{request_of(0)}\n", encoding="utf-8")
+    job = {
+        "name": "secret",
+        "source": {"type": "jsonl", "path": "requests.jsonl"},
+        "key_by": "key",
+        "tools": [{"function": "echo_tools:work", "on_interrupt": "fail"}],
+        "journal": {"type": "postgresql", "dsn": {"env": "JOURNAL_DSN"}},
+        "sink": {"type": "jsonl", "path": "out"},
+        "flink": {"restart": {"attempts": 0}},
+    }
+    (tmp_path / "job.yaml").write_text(json.dumps(job), encoding="utf-8")
+    environ = {**os.environ, "JOURNAL_DSN": own_postgres.database()}
+    command = [str(Path(sys.executable).with_name("flink-agents")), "run", "job.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr
+    (response,) = map(json.loads, lines_of(tmp_path / "out"))
+    assert [result["value"] for result in response["results"]] == ["0/0", "0/1"]
+    listing = [command[0], "calls", "job.yaml", "--json"]
+    listed = subprocess.run(listing, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=True)
+    assert [json.loads(line)["value"] for line in listed.stdout.splitlines()] == ['"0/0"', '"0/1"']
+    said = (done.stdout + done.stderr + listed.stdout + listed.stderr).encode()
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(path.name == "flink.log" for path in files)
+    assert not [path for path in files if SECRET.encode() in path.read_bytes()]
+    assert SECRET.encode() not in said
