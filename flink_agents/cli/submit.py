@@ -13,6 +13,7 @@ from flink_agents.cli.jobmanager import JobManager, cluster_errors, jobmanager_r
 from flink_agents.cluster.lock import JobLock
 from flink_agents.cluster.submission import Submission, check_cluster
 from flink_agents.config.remote import prepare_for_cluster
+from flink_agents.config.units import UnitError, parse_duration
 from flink_agents.errors import InvalidInput
 
 __all__ = ["submit"]
@@ -24,6 +25,10 @@ SavepointOption = Annotated[
 ResumeFlag = Annotated[
     bool, typer.Option("--resume", help="Go on with the last run, from its newest checkpoint or savepoint.")
 ]
+WaitOption = Annotated[
+    str,
+    typer.Option("--wait", metavar="DURATION", help="How long the job may wait for free slots."),
+]
 
 
 def submit(
@@ -32,6 +37,7 @@ def submit(
     savepoint: SavepointOption = None,
     resume: ResumeFlag = False,
     overrides: Overrides = None,
+    wait: WaitOption = "30s",
 ) -> None:
     """Submit the job to a Flink cluster; prints its job id and the line that stops it.
 
@@ -42,13 +48,14 @@ def submit(
         msg = "--savepoint and --resume exclude each other"
         raise InvalidInput(msg)
     restored = _local(savepoint) if savepoint else None
+    slots_ms = _duration(wait)
     rest, address = jobmanager_rest(jobmanager)
     with stdout_for_results():
         prepared = prepare_for_cluster(job, overrides or ())
     config = prepared.config
     with rest, cluster_errors():
         check_cluster(rest, config.flink.parallelism, _note)
-        submission = Submission(prepared, rest, address, _note)
+        submission = Submission(prepared, rest, address, _note, slots_ms=slots_ms)
         root = config.flink.checkpoints.directory
         try:
             with JobLock(root / config.name):
@@ -72,6 +79,14 @@ def _local(path: str) -> Path:
         msg = f"--savepoint {path}: there is no such folder"
         raise InvalidInput(msg)
     return folder
+
+
+def _duration(text: str) -> int:
+    try:
+        return parse_duration(text)
+    except UnitError as error:
+        msg = f"--wait {text}: {error}; expected {error.expected}"
+        raise InvalidInput(msg) from error
 
 
 def _note(text: str) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-from flink_agents.cluster.causes import Cause
-
 __all__ = ["hint"]
 
 HINTS = (
@@ -41,7 +39,6 @@ HINTS = (
 )
 
 
-def hint(cause: Cause | str) -> str | None:
-    """Return what to do about a failure, or None if nothing is known about it."""
-    text = cause if isinstance(cause, str) else f"{cause.summary}\n{cause.text}"
-    return next((advice for pattern, advice in HINTS if re.search(pattern, text)), None)
+def hint(stack_trace: str) -> str | None:
+    """Return what to do about a failure with this stack trace of Flink's, or None if nothing is known about it."""
+    return next((advice for pattern, advice in HINTS if re.search(pattern, stack_trace)), None)

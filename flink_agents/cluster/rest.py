@@ -148,8 +148,13 @@ class FlinkRest:
 
     def failure(self, job_id: str) -> Cause | None:
         """Return the cause of the newest failure of the job, whether or not it recovered; None if it never failed."""
+        trace = self.failure_trace(job_id)
+        return None if trace is None else root_cause(trace)
+
+    def failure_trace(self, job_id: str) -> str | None:
+        """Return Flink's whole stack trace of the job's newest failure, None if it never failed."""
         history = self._get(f"/jobs/{job_id}/exceptions").get("exceptionHistory", {}).get("entries", [])
-        return root_cause(history[0]["stacktrace"]) if history else None
+        return str(history[0]["stacktrace"]) if history else None
 
     def counters(self, job_id: str, names: frozenset[str]) -> dict[str, int]:
         """Return the sums over all subtasks of the metrics whose last name part is in ``names``.

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from flink_agents.cluster.causes import root_cause
 from flink_agents.cluster.gateway import Gateway, preload
 from flink_agents.cluster.hints import hint
 from flink_agents.cluster.journals import register_run
@@ -24,7 +25,7 @@ from flink_agents.job import FIXED_JOB_ID, build, flink_options, ship
 __all__ = ["Submission", "check_cluster"]
 
 BEGIN_S = 120.0
-SLOT_S = 30.0
+SLOTS_MS = 30_000
 POLL_S = 0.1
 
 Note = Callable[[str], None]
@@ -57,13 +58,17 @@ class Submission:
         rest: the cluster's REST interface.
         jobmanager: ``HOST:PORT`` of the same, for the run's record.
         note: takes lines for the user, none of which is an error.
+        slots_ms: how long the job may wait for slots, in milliseconds.
     """
 
-    def __init__(self, prepared: PreparedJob, rest: FlinkRest, jobmanager: str, note: Note) -> None:
+    def __init__(
+        self, prepared: PreparedJob, rest: FlinkRest, jobmanager: str, note: Note, *, slots_ms: int = SLOTS_MS
+    ) -> None:
         self._prepared = prepared
         self._rest = rest
         self._jobmanager = jobmanager
         self._note = note
+        self._slots_s = slots_ms / 1000
 
     def choose(self, *, savepoint: Path | None, resume: bool) -> tuple[Run, Snapshot | None]:
         """Return the run to work on and what it goes on from. Hold the job's lock from here on.
@@ -150,10 +155,10 @@ class Submission:
             report = self._rest.job(job_id)
             if report.at_work:
                 return
-            cause = self._rest.failure(job_id)
+            trace = self._rest.failure_trace(job_id)
             waited = time.monotonic() - began
-            if cause is not None:
-                advice = hint(cause)
+            if trace is not None:
+                cause, advice = root_cause(trace), hint(trace)
                 # The job may have begun between two looks and failed at its work, which is not for this command.
                 if report.ended or advice or cause.restoring or waited > BEGIN_S:
                     said = f"{cause.summary}\n{advice}" if advice else cause.text
@@ -164,7 +169,7 @@ class Submission:
             elif report.ended:
                 msg = f"the job did not begin: it is {report.state}, and Flink reported no cause"
                 raise ClusterFault(msg)
-            elif waited > (SLOT_S if _waits_for_slots(report) else BEGIN_S):
+            elif waited > (self._slots_s if _waits_for_slots(report) else BEGIN_S):
                 raise ClusterFault(self._why_not(report, waited))
             time.sleep(POLL_S)
 
@@ -174,8 +179,8 @@ class Submission:
         overview = self._rest.overview()
         needed = self._prepared.config.flink.parallelism
         return (
-            f"no free slot within {waited:.0f} s: the job needs {needed}, and of the cluster's "
-            f"{overview['slots-total']} slots {overview['slots-available']} are free. The job was cancelled. Start more "
+            f"no free slot within {waited:.1f} s: the job needs {needed}, and of the cluster's "
+            f"{overview['slots-total']} slots {overview['slots-available']} are free. It was cancelled. Start more "
             "TaskManagers (each has one slot), stop another job, or lower flink.parallelism."
         )
 
