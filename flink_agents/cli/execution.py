@@ -103,9 +103,11 @@ class Execution:
         try:
             self._base = self._statistics.totals()
             self._progress.show("starting Flink", {})
-            self._cluster.start()
-            # From here on the job may be running: Ctrl-C is to end it in order.
+            # From here on Ctrl-C is to end what runs in order: a JVM half started would be left behind.
             self._interrupts.orderly = True
+            self._cluster.start()
+            if self._interrupts.asked:
+                raise KeyboardInterrupt
             self._submit()
             how = self._watch()
             if how is None:

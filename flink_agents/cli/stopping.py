@@ -15,7 +15,7 @@ __all__ = ["Stop", "stop"]
 POLL_S = 0.1
 SAVEPOINT_S = 60.0
 # Once the input has ended, no savepoint completes before the last call has.
-DRAIN_S = 10.0
+DRAIN_S = 5.0
 CANCEL_S = 15.0
 
 DRAINING = f"the input has ended, and its last calls did not within {DRAIN_S:g} s"
@@ -39,16 +39,24 @@ def stop(rest: FlinkRest, job_id: str, savepoints: Path) -> Stop:
     Raises:
         ClusterFault: if the cluster cannot be reached.
     """
-    draining = rest.job(job_id).input_ended
+    draining = False
     savepoint = reason = None
+    began = time.monotonic()
     try:
-        location = rest.stop_with_savepoint(
-            job_id, f"file://{savepoints}", timeout_s=DRAIN_S if draining else SAVEPOINT_S
-        )
-        savepoint = Path(location.removeprefix("file:"))
-        _wait(rest, job_id)
+        trigger = rest.begin_stop(job_id, f"file://{savepoints}")
+        while (location := rest.savepoint(job_id, trigger)) is None:
+            # Asked again and again: the cluster learns it some hundred milliseconds late.
+            draining = draining or rest.input_ended(job_id)
+            if time.monotonic() - began > (DRAIN_S if draining else SAVEPOINT_S):
+                break
+            time.sleep(POLL_S)
+        if location is None:
+            reason = DRAINING if draining else f"it was not complete after {SAVEPOINT_S:g} s"
+        else:
+            savepoint = Path(location.removeprefix("file:"))
+            _wait(rest, job_id)
     except ClusterFault as error:
-        reason = DRAINING if draining else str(error)
+        reason = str(error)
     state = rest.job(job_id).state
     if state == "FAILED":
         return Stop(Ending.FAILED)

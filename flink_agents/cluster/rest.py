@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -16,6 +16,9 @@ from flink_agents.errors import ClusterFault, JobNotFound
 
 __all__ = ["TERMINAL", "FlinkRest", "JobReport"]
 
+# The watermark behind the last record, as Flink writes it.
+END_OF_INPUT = str(2**63 - 1)
+
 TERMINAL = frozenset({"FINISHED", "FAILED", "CANCELED"})
 """Job states after which nothing changes any more."""
 
@@ -24,8 +27,7 @@ TERMINAL = frozenset({"FINISHED", "FAILED", "CANCELED"})
 class JobReport:
     """A job at one moment; times in milliseconds since 1970, ``ended_ms`` is None while it runs.
 
-    ``input_ended``: every source has read its input to the end, so the operators work off what is left. ``tasks``:
-    how many subtasks are in which state.
+    ``tasks``: how many subtasks are in which state.
     """
 
     job_id: str
@@ -34,7 +36,6 @@ class JobReport:
     started_ms: int
     ended_ms: int | None
     vertices: tuple[str, ...]
-    input_ended: bool = False
     tasks: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -97,7 +98,6 @@ class FlinkRest:
             started_ms=body["start-time"],
             ended_ms=ended if ended >= 0 else None,
             vertices=tuple(vertex["id"] for vertex in body["vertices"]),
-            input_ended=_input_ended(body["vertices"]),
             tasks=Counter(state for vertex in body["vertices"] for state in _states(vertex)),
         )
 
@@ -129,6 +129,18 @@ class FlinkRest:
             for subtask in self._get(f"/jobs/{job_id}/vertices/{vertex}")["subtasks"]
         ]
         return max(attempts, default=0)
+
+    def input_ended(self, job_id: str) -> bool:
+        """Return whether the end of the input has reached an operator, which then works off what is left.
+
+        The sources do not tell: they run until a last checkpoint has completed. The watermark does, some hundred
+        milliseconds late.
+        """
+        return any(
+            watermark["value"] == END_OF_INPUT
+            for vertex in self.job(job_id).vertices
+            for watermark in self._get(f"/jobs/{job_id}/vertices/{vertex}/watermarks")
+        )
 
     def completed_checkpoints(self, job_id: str) -> int:
         """Return how many checkpoints (savepoints included) completed."""
@@ -186,20 +198,35 @@ class FlinkRest:
         Raises:
             ClusterFault: if the savepoint failed (the job then goes on or restarts) or took more than ``timeout_s``.
         """
-        body = {"targetDirectory": directory, "drain": drain}
-        trigger = _checked(self._send("POST", f"/jobs/{job_id}/stop", json=body)).json()["request-id"]
+        trigger = self.begin_stop(job_id, directory, drain=drain)
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            answer = self._get(f"/jobs/{job_id}/savepoints/{trigger}")
-            if answer["status"]["id"] == "COMPLETED":
-                operation = answer["operation"]
-                if "location" in operation:
-                    return str(operation["location"])
-                cause = root_cause(operation.get("failure-cause", {}).get("stack-trace", ""))
-                msg = f"the savepoint of job {job_id} failed: {cause.summary}"
-                raise ClusterFault(msg)
+            savepoint = self.savepoint(job_id, trigger)
+            if savepoint is not None:
+                return savepoint
             time.sleep(0.1)
         msg = f"the savepoint of job {job_id} was not complete after {timeout_s:g} s"
+        raise ClusterFault(msg)
+
+    def begin_stop(self, job_id: str, directory: str, *, drain: bool = False) -> str:
+        """Ask for a stop with a savepoint and return an id to ask :meth:`savepoint` for."""
+        body = {"targetDirectory": directory, "drain": drain}
+        return str(_checked(self._send("POST", f"/jobs/{job_id}/stop", json=body)).json()["request-id"])
+
+    def savepoint(self, job_id: str, trigger: str) -> str | None:
+        """Return the path of a savepoint that was asked for, or None while it is not complete.
+
+        Raises:
+            ClusterFault: if the savepoint failed.
+        """
+        answer = self._get(f"/jobs/{job_id}/savepoints/{trigger}")
+        if answer["status"]["id"] != "COMPLETED":
+            return None
+        operation = answer["operation"]
+        if "location" in operation:
+            return str(operation["location"])
+        cause = root_cause(operation.get("failure-cause", {}).get("stack-trace", ""))
+        msg = f"the savepoint of job {job_id} failed: {cause.summary}"
         raise ClusterFault(msg)
 
     def _checkpoints(self, job_id: str) -> Any:
@@ -214,11 +241,6 @@ class FlinkRest:
         except httpx.HTTPError as error:
             msg = f"the Flink cluster at {self.address} does not answer: {str(error) or type(error).__name__}"
             raise ClusterFault(msg) from error
-
-
-def _input_ended(vertices: Sequence[Mapping[str, Any]]) -> bool:
-    sources = [vertex["status"] for vertex in vertices if vertex["name"].startswith("Source: ")]
-    return bool(sources) and all(status == "FINISHED" for status in sources)
 
 
 def _states(vertex: Mapping[str, Any]) -> Iterator[str]:

@@ -18,23 +18,30 @@ FAULT = ClusterFault("no savepoint")
 class Told(FlinkRest):
     """A cluster with one job: ``after`` is its state once it was asked to stop; a cancel always works."""
 
-    def __init__(self, after: str, *, savepoint: str | None = None, draining: bool = False) -> None:
+    def __init__(
+        self, after: str, *, location: str | None = None, draining: bool = False, endless: bool = False
+    ) -> None:
         super().__init__("http://127.0.0.1:9")
         self.state = "RUNNING"
         self.after = after
-        self.savepoint = savepoint
+        self.location = location
         self.draining = draining
-        self.waited_s = 0.0
+        self.endless = endless
 
     def job(self, job_id: str) -> JobReport:
-        return JobReport(job_id, "job", self.state, 0, None, (), input_ended=self.draining)
+        return JobReport(job_id, "job", self.state, 0, None, ())
 
-    def stop_with_savepoint(self, job_id: str, directory: str, *, drain: bool = False, timeout_s: float = 0.0) -> str:
-        self.waited_s = timeout_s
+    def input_ended(self, job_id: str) -> bool:
+        return self.draining
+
+    def begin_stop(self, job_id: str, directory: str, *, drain: bool = False) -> str:
+        return "trigger"
+
+    def savepoint(self, job_id: str, trigger: str) -> str | None:
         self.state = self.after
-        if self.savepoint is None:
+        if self.location is None and not self.endless:
             raise FAULT
-        return self.savepoint
+        return self.location
 
     def cancel(self, job_id: str) -> None:
         self.state = "CANCELED"
@@ -43,21 +50,22 @@ class Told(FlinkRest):
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
-        (Told("FINISHED", savepoint="file:/s/1"), Stop(Ending.STOPPED, Path("/s/1"))),
+        (Told("FINISHED", location="file:/s/1"), Stop(Ending.STOPPED, Path("/s/1"))),
         # It came to its own end before the savepoint did.
         (Told("FINISHED"), Stop(Ending.FINISHED)),
-        (Told("FINISHED", savepoint="file:/s/1", draining=True), Stop(Ending.FINISHED)),
         (Told("FAILED"), Stop(Ending.FAILED)),
         (Told("RUNNING"), Stop(Ending.STOPPED, None, "no savepoint")),
         (Told("RESTARTING"), Stop(Ending.STOPPED, None, "no savepoint")),
-        (Told("RUNNING", draining=True), Stop(Ending.STOPPED, None, DRAINING)),
+        (Told("RUNNING", draining=True, endless=True), Stop(Ending.STOPPED, None, DRAINING)),
+        (Told("RUNNING", endless=True), Stop(Ending.STOPPED, None, "it was not complete after 0.3 s")),
         # The savepoint is there, and the job would not end by itself.
-        (Told("RUNNING", savepoint="file:/s/1"), Stop(Ending.STOPPED, Path("/s/1"))),
+        (Told("RUNNING", location="file:/s/1"), Stop(Ending.STOPPED, Path("/s/1"))),
     ],
 )
 def test_every_way_to_stop(told: Told, expected: Stop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopping, "CANCEL_S", 0.0)
+    monkeypatch.setattr(stopping, "DRAIN_S", 0.1)
+    monkeypatch.setattr(stopping, "SAVEPOINT_S", 0.3)
     with told:
         assert stop(told, "id", Path("/s")) == expected
     assert told.state in ("FINISHED", "FAILED", "CANCELED")
-    assert told.waited_s == (stopping.DRAIN_S if told.draining else stopping.SAVEPOINT_S)
