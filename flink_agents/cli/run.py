@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -57,6 +58,7 @@ def run(
         prepared = prepare(job, overrides or ())
     console = Console(stderr=True)
     with ExitStack() as held:
+        held.enter_context(_ways_on())
         run_of_job, restore, lock = _begin(prepared.config, wish, held, console)
         record = run_of_job.record
         # The lock says that no job of an earlier `run` works on it any more, but nothing of one that was submitted.
@@ -67,6 +69,15 @@ def run(
         again = ["flink-agents", "run", str(job), *(word for o in overrides or () for word in ("--set", o)), "--resume"]
         _say(console, f"go on with: {shlex.join(again)}")
     raise typer.Exit(EXIT_CODES[outcome.how])
+
+
+@contextmanager
+def _ways_on() -> Iterator[None]:
+    try:
+        yield
+    except CannotRestore as error:
+        msg = f"{error}\nPut it back as it was, or leave that run and begin anew by --fresh."
+        raise CannotRestore(msg) from error
 
 
 def _begin(config: JobConfig, wish: Wish, held: ExitStack, console: Console) -> tuple[Run, Snapshot | None, JobLock]:

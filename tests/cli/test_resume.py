@@ -157,6 +157,7 @@ def test_a_damaged_savepoint_is_named(stopped: Job) -> None:
     code, out = stopped.run("--resume", "--json")
     assert (code, out) == (2, []), stopped.stderr
     assert f"savepoint {savepoint} cannot be restored. " in stopped.stderr
+    assert "begin anew by --fresh" in stopped.stderr
     assert "Traceback" not in stopped.stderr
     # Nothing happened to the run.
     assert {name: stopped.record[name] for name in before} == before
