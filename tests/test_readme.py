@@ -16,6 +16,7 @@ import pytest
 from flink_agents.config.loader import load
 from flink_agents.config.schema import json_schema
 from flink_agents.records import parse_request
+from flink_agents.testing import Harness, tool_request
 from flink_agents.tools.registry import build_registry
 
 README = (Path(__file__).resolve().parent.parent / "README.md").read_text(encoding="utf-8")
@@ -110,6 +111,20 @@ def test_the_test_kit_example_passes() -> None:
     exec(block_with("python", "def test_a_refund"), names)
     names["test_a_refund_is_paid_once_although_the_job_crashes_twice"]()
     assert names["paid"] == {"A-1": 500}
+
+
+def test_the_reconciled_tool_is_one() -> None:
+    names: dict[str, Any] = {}
+    exec(block_with("python", "def find_charge"), names)
+    made = build_registry([names["charge"]]).get("charge")
+    assert sorted(made.spec.parameters["properties"]) == ["account", "cents"]
+    body = made.reconciler({"account": "a", "cents": 5})
+    with Harness([names["charge"]]) as harness:
+        harness.send(tool_request("k", ("charge", {"account": "a", "cents": 5})))
+        harness.run()
+        assert harness.results()[0]["value"] == "5 from a"
+    assert body is not None
+    assert made.spec.on_interrupt.value == "reconcile"
 
 
 @pytest.mark.flink
