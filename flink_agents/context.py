@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from flink_agents.errors import InvalidArguments
-from flink_agents.options import Limits, OnInterrupt
+from flink_agents.options import Execution, Limits, OnInterrupt
 from flink_agents.records import parse_arguments
 from flink_agents.scheduler.call import Prepared
 from flink_agents.scheduler.handles import AsyncFuture, DurableFuture, GatherFuture, HandleState
+from flink_agents.tools.base import Body, Tool
 from flink_agents.tools.registry import ToolRegistry
 
 __all__ = ["ActionContext", "ToolCallFuture"]
@@ -41,16 +42,23 @@ class ToolCallFuture(DurableFuture):
         """Return the tool's body for these arguments. Each preparation reads them anew: a body gets its own copy."""
         tool = self._registry.get(self.name)
         spec = tool.spec
-        try:
-            given = parse_arguments(self.arguments, self._limit)
-        except InvalidArguments as error:
-            raise InvalidArguments(str(error), dict(spec.parameters)) from None
+        body = self._body(tool)
         reconcile = None
         if spec.on_interrupt is OnInterrupt.RECONCILE:
             reconcile = tool.reconciler(parse_arguments(self.arguments, self._limit))
-        return Prepared(
-            tool.prepare(given), spec.execution, spec.name, spec.max_concurrent, spec.on_interrupt, reconcile
-        )
+        return Prepared(body, spec.execution, spec.name, spec.max_concurrent, spec.on_interrupt, reconcile)
+
+    def body_here(self) -> Body | None:
+        """Return the body if the tool runs inline; otherwise None, and nothing is prepared."""
+        tool = self._registry.find(self.name)
+        return self._body(tool) if tool is not None and tool.spec.execution is Execution.INLINE else None
+
+    def _body(self, tool: Tool) -> Body:
+        try:
+            given = parse_arguments(self.arguments, self._limit)
+        except InvalidArguments as error:
+            raise InvalidArguments(str(error), dict(tool.spec.parameters)) from None
+        return tool.prepare(given)
 
 
 class ActionContext:

@@ -21,6 +21,9 @@ _MARK = f'"{TAG}"'
 _MARK_BYTES = _MARK.encode()
 
 
+_SMALL = 10**9
+
+
 def encode(value: Any, limit: int | None = None) -> str:
     """Return the value text of ``value``, on one line. ``limit`` is in bytes of UTF-8.
 
@@ -33,6 +36,8 @@ def encode(value: Any, limit: int | None = None) -> str:
             ``MAX_DEPTH`` levels).
         TooLarge: when the text is over ``limit``.
     """
+    if type(value) is int and -_SMALL < value < _SMALL:
+        return str(value)
     try:
         data = _encoded(value, limit)
     except (CallError, MemoryError):

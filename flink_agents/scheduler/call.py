@@ -26,6 +26,7 @@ __all__ = [
     "Ending",
     "Prepared",
     "RunningCall",
+    "carried",
     "conclude",
     "conclude_exception",
     "is_fatal",
@@ -106,6 +107,11 @@ class RunningCall:
         if self._context is None:
             self._context = ToolContext(self.origin, self.identity, self.call_id, self.attempts, self.token)
         return self._context
+
+    @property
+    def has_context(self) -> bool:
+        """Whether the tool asked for its context."""
+        return self._context is not None
 
     @property
     def counts(self) -> dict[str, int]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from flink_agents import codec
 from flink_agents.durable.outcome import Failed, Outcome
@@ -122,6 +122,10 @@ class DurableFuture(AsyncFuture[Any]):
         """
         raise NotImplementedError
 
+    def body_here(self) -> Callable[[], Any] | None:
+        """Return a body that may run on the task thread itself; None where ``prepare`` has to say where it runs."""
+        return None
+
     def __await__(self) -> Generator[Wait, None, Any]:
         """Return the call's value, or raise its own exception."""
         return (yield from self.settled()).result()
@@ -158,15 +162,13 @@ class GatherFuture(AsyncFuture[list[CallOutcome]]):
         if max_in_flight < 1:
             msg = f"max_in_flight must be at least 1, not {max_in_flight}"
             raise HandleMisuse(msg)
-        members: list[DurableFuture] = []
         for position, handle in enumerate(handles):
-            if isinstance(handle, GatherFuture):
-                raise NestedGather(position)
             if not isinstance(handle, DurableFuture):
+                if isinstance(handle, GatherFuture):
+                    raise NestedGather(position)
                 msg = f"gather takes handles; argument {position} is {type(handle).__name__}"
                 raise HandleMisuse(msg)
-            members.append(handle)
-        self._handles = members
+        self._handles = cast("Sequence[DurableFuture]", handles)
         self._max_in_flight = max_in_flight
 
     def __await__(self) -> Generator[Wait, None, list[CallOutcome]]:
@@ -178,7 +180,8 @@ class GatherFuture(AsyncFuture[list[CallOutcome]]):
             return [_outcome(handle) for handle in self._handles]
         finally:
             for handle in pending:
-                handle.close()
+                if handle.outcome is None:
+                    handle.close()
 
 
 def _outcome(handle: DurableFuture) -> CallOutcome:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
+from time import perf_counter_ns
 from typing import Any, Protocol
 
 from flink_agents.clock import Clock, monotonic_ms
-from flink_agents.durable.outcome import Failed, Outcome, Succeeded
+from flink_agents.durable.outcome import Failed, Outcome
 from flink_agents.durable.slot_log import SlotLog
 from flink_agents.durable.slots import Slot, SlotStatus
 from flink_agents.errors import FlinkAgentsError, ForeignAwaitable, FrameworkFault, HandleMisuse, Interrupted
@@ -24,13 +25,15 @@ from flink_agents.scheduler.call import (
     Ending,
     Prepared,
     RunningCall,
+    carried,
+    conclude_exception,
     is_fatal,
     is_interruption,
     run_body,
 )
 from flink_agents.scheduler.call_journal import CallJournal
 from flink_agents.scheduler.handles import CallOutcome, DurableFuture, HandleState, Wait
-from flink_agents.scheduler.tool_context import Origin
+from flink_agents.scheduler.tool_context import Origin, running_call
 
 __all__ = ["ActionRun", "Counters", "RunStatus", "Services"]
 
@@ -42,6 +45,10 @@ def _never_prepared() -> None:
 
 
 _UNPREPARED = Prepared(_never_prepared, Execution.INLINE, "")
+
+
+def _since_ms(began_ns: int) -> int:
+    return (perf_counter_ns() - began_ns + 500_000) // 1_000_000
 
 
 class Counters(Protocol):
@@ -258,13 +265,18 @@ class ActionRun:
         if services.attempt.interrupted:
             self._interrupt()
             return
+        body = None
         try:
-            prepared = handle.prepare()
+            if services.journal is None:
+                body = handle.body_here()
+            prepared = _UNPREPARED if body is not None else handle.prepare()
         except BaseException as exception:  # an ordinary exception while preparing is this slot's terminal failure
             self._not_prepared(handle, slot, exception)
             return
         call = RunningCall(self.origin, slot, prepared, services.attempt, services.result_limit, handle.call_id)
-        if prepared.execution is Execution.INLINE:
+        if body is not None:
+            self._run_here(call, slot, body, handle)
+        elif prepared.execution is Execution.INLINE:
             self._begin_inline(call, slot)
         elif services.admission.admit(call):
             self._begin_call(call)
@@ -289,19 +301,43 @@ class ActionRun:
         self._running[call.slot_index] = call
         self.started.append(call)
 
+    def _run_here(self, call: RunningCall, slot: Slot, body: Callable[[], Any], handle: DurableFuture) -> None:
+        """Run a body on the task thread and settle its call: the steps of every call, in one piece.
+
+        Calls of microseconds would spend most of their time between the pieces that calls of workers go through. What
+        does not simply succeed goes their way.
+        """
+        services, fault = self._services, self._fault
+        self._note_start(call, slot)
+        began = perf_counter_ns()
+        entered = running_call.set(call)
+        try:
+            outcome = carried(body(), call.result_limit)
+        except BaseException as exception:  # SystemExit and KeyboardInterrupt raised by a tool are that call's failure
+            self._ended(conclude_exception(call, exception, _since_ms(began)))
+            return
+        finally:
+            running_call.reset(entered)
+        duration_ms = _since_ms(began)
+        if fault is not None or call.slot_index in self._again or call.has_context:
+            self._record(Completion(call, Ending.ENDED, outcome, None, duration_ms), outcome)
+            return
+        slot.settle(outcome, duration_ms)
+        services.counters.inc("succeeded")
+        services.counters.latency("call_ms", duration_ms)
+        del self._handles[call.slot_index]
+        handle.outcome = CallOutcome(outcome, slot.attempts, duration_ms, False)
+        handle.state = HandleState.SETTLED
+        if self._wait is not None:
+            self._wait.in_flight -= 1
+
     def _begin_inline(self, call: RunningCall, slot: Slot) -> None:
         """Run the body here and now, unless the journal has to be asked first: then it runs on a worker's thread."""
-        asks = call.look_up or call.prepared.on_interrupt is not OnInterrupt.RERUN
-        if asks and self._services.journal is not None:
+        if call.look_up or call.prepared.on_interrupt is not OnInterrupt.RERUN:
             self._begin_call(call)
             return
         self._note_start(call, slot)
-        completion = run_body(call, monotonic_ms)
-        outcome = completion.outcome
-        if type(outcome) is Succeeded and self._services.journal is None:
-            self._record(completion, outcome)
-        else:
-            self._ended(completion)
+        self._ended(run_body(call, monotonic_ms))
 
     def _ended(self, completion: Completion) -> None:
         """Settle a call that ended on the task thread; with a journal, once that has recorded it."""

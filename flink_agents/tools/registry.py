@@ -78,6 +78,10 @@ class ToolRegistry:
         except KeyError:
             raise UnknownTool(self._unknown(name)) from None
 
+    def find(self, name: str) -> Tool | None:
+        """Return the tool ``name``, or None."""
+        return self._tools.get(name)
+
     def names(self) -> tuple[str, ...]:
         """Return all names in the order of declaration."""
         return tuple(self._tools)
