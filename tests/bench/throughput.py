@@ -50,7 +50,8 @@ def spent(
     if bench.profiles is not None:
         bench.profiles.mkdir(parents=True, exist_ok=True)
         shutil.copy(job.folder / "operator.pstats", bench.profiles / f"{job.folder.name}.pstats")
-    shutil.rmtree(job.folder)
+    # Flink may still be removing its last checkpoint there.
+    shutil.rmtree(job.folder, ignore_errors=True)
     spent = Spent(**{name: drained[name] - opened[name] for name in ("s", "cpu_s", "process_cpu_s")})
     bench.say(
         f"{name}: {count} requests in {spent.s:.2f} s, {spent.cpu_s:.2f} s of processor time on the task's thread"
