@@ -149,7 +149,8 @@ class CallJournal:
         if prepared.on_interrupt is OnInterrupt.FAIL:
             self._refuse(call, answer, InDoubt(_IN_DOUBT))
         elif prepared.on_interrupt is OnInterrupt.RECONCILE and prepared.reconcile is not None:
-            call.set_attempts(max(call.attempts, answer.attempts))
+            # Its bodies never begin without a row, so the journal's count is exact; the slot has counted this look too.
+            call.set_attempts(answer.attempts)
             self._reconcile(call)
         else:
             call.set_attempts(max(call.attempts, answer.attempts + 1))

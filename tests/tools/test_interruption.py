@@ -196,9 +196,10 @@ EXPECTED = {"value": "it took effect", "raises": "it failed", "not started": "ra
 @pytest.mark.rule(15, 16)
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("tool_is_async", [False, True], ids=["on a thread", "on the loop"])
+@pytest.mark.parametrize("checkpointed", [False, True], ids=["no checkpoint", "checkpoint"])
 @pytest.mark.parametrize("answer", list(EXPECTED))
 def test_a_reconciler_of_either_kind_decides(
-    journal: SqliteJournal, answer: str, tool_is_async: bool, asynchronous: bool
+    journal: SqliteJournal, answer: str, checkpointed: bool, tool_is_async: bool, asynchronous: bool
 ) -> None:
     asked: list[Any] = []
 
@@ -229,6 +230,8 @@ def test_a_reconciler_of_either_kind_decides(
         harness.send(tool_request("k", ("it", {"n": 1})))
         # Its started row is committed, its body is cut off.
         harness._commit()
+        if checkpointed:
+            harness.checkpoint()
         harness.crash()
         harness.run()
         (result,) = harness.results()
