@@ -374,7 +374,7 @@ class ActionRun:
             slot.attempts = completion.attempts or call.attempts
         if completion.recorded:
             counters.inc("replayed")
-        elif index in self._again:
+        elif index in self._again and slot.attempts > 1:
             self.reran += 1
             counters.inc("reran")
         self.log.settle(slot, outcome, completion.duration_ms)

@@ -238,6 +238,7 @@ def test_a_reconciler_of_either_kind_decides(
         assert (result.get("value") or result["error"]["message"]) == EXPECTED[answer]
         assert [(n, name) for n, name, _ in asked] == [(1, "it")]
         assert result["attempts"] == (2 if answer == "not started" else 1)
+        assert harness.statistics["reran"] == (1 if answer == "not started" and checkpointed else 0)
         # Every worker is free again.
         assert (harness.workers.threads.used, harness.workers.coroutines.used) == (0, 0)
 
