@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from flink_agents.cluster.embedded import EmbeddedCluster
+from flink_agents.cluster.standalone import StandaloneCluster
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -28,4 +29,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, cluster_output: list[str])
     options = {"env.java.opts.all": "-XX:TieredStopAtLevel=1"}
     folder = tmp_path_factory.mktemp("flink")
     with EmbeddedCluster(folder, slots=8, options=options, on_output=cluster_output.append) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    """One standalone cluster of two TaskManagers for the whole session; a test that ends one starts it again."""
+    options = {"env.java.opts.all": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    with StandaloneCluster(tmp_path_factory.mktemp("standalone"), taskmanagers=2, options=options) as started:
         yield started

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -50,7 +50,8 @@ def cluster(action: ActionName, taskmanagers: TaskManagers = None, directory: Fo
     folder = (directory or _default_folder()).absolute()
     with cluster_errors():
         if action is Action.STATUS:
-            status = StandaloneCluster(folder).status()
+            with closing(StandaloneCluster(folder)) as found:
+                status = found.status()
             _show(status)
             raise typer.Exit(0 if status.complete else EXIT_FAILED)
         with _alone(folder):
@@ -62,14 +63,14 @@ def cluster(action: ActionName, taskmanagers: TaskManagers = None, directory: Fo
 
 
 def _start(folder: Path, taskmanagers: int | None, port: int | None) -> None:
-    standalone = StandaloneCluster(folder, taskmanagers=taskmanagers, rest_port=port)
-    try:
-        standalone.start()
-    except BaseException:
-        # Half a cluster is of no use, and nobody would look for it.
-        standalone.stop()
-        raise
-    _show(standalone.status())
+    with closing(StandaloneCluster(folder, taskmanagers=taskmanagers, rest_port=port)) as standalone:
+        try:
+            standalone.start()
+        except BaseException:
+            # Half a cluster is of no use, and nobody would look for it.
+            standalone.stop()
+            raise
+        _show(standalone.status())
 
 
 def _show(status: ClusterStatus) -> None:

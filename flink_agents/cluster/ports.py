@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 
 from flink_agents.errors import ClusterFault
@@ -9,12 +10,25 @@ from flink_agents.errors import ClusterFault
 __all__ = ["free_port", "require_free"]
 
 
+# Systems give ports from 32768 (Linux) or 49152 on to whoever asks for any, so one of those would soon be taken.
+OURS = range(20_000, 32_000)
+TRIES = 200
+
+
 def free_port(host: str) -> int:
-    """Return a port that nobody listens on; another process may take it before it is used."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """Return a port that nobody listens on; another process may take it before it is used, which is not likely.
+
+    Raises:
+        ClusterFault: if none can be found.
+    """
+    for port in random.SystemRandom().sample(OURS, TRIES):
+        try:
+            require_free(host, port)
+        except ClusterFault:
+            continue
+        return port
+    msg = f"no free port was found on {host}"
+    raise ClusterFault(msg)
 
 
 def require_free(host: str, port: int) -> None:

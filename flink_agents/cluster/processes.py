@@ -81,12 +81,14 @@ def _started(pid: int) -> str | None:
     """Return when a process started, in a form that only serves to be compared; None if it has ended."""
     if PROC.joinpath("self", "stat").exists():
         try:
-            # The name in brackets may hold anything; state and start are the 1st and the 20th field after it.
-            fields = PROC.joinpath(str(pid), "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
+            # The name in brackets may hold anything; what counts is found by its place after it.
+            text = PROC.joinpath(str(pid), "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
         except OSError:
             return None
-        state, *rest = fields.split()
-        return None if state in {"Z", "X"} else f"{_boot()}:{rest[18]}"
+        fields = text.split()
+        state, threads, start = fields[0], int(fields[17]), fields[19]
+        # The first thread may be a zombie while others are still on their way out.
+        return None if state in {"Z", "X"} and threads <= 1 else f"{_boot()}:{start}"
     asked = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
     state, _, start = asked.stdout.strip().partition(" ")
     return None if not state or state.startswith("Z") else start.strip()

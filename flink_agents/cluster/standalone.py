@@ -40,6 +40,7 @@ TASKMANAGER_CLASS = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner"
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 10.0
 POLL_S = 0.1
+PORT_TRIES = 3
 TAIL = 15
 
 
@@ -230,12 +231,16 @@ class StandaloneCluster:
 
         Jobs end without a savepoint. Checkpoints, configuration and logs stay.
         """
-        if self._rest is not None:
-            self._rest.close()
-            self._rest = None
+        self.close()
         ended = self._end_all()
         shutil.rmtree(self.folder / "tmp", ignore_errors=True)
         return ended
+
+    def close(self) -> None:
+        """Close the connections of this object; the cluster goes on."""
+        if self._rest is not None:
+            self._rest.close()
+            self._rest = None
 
     def status(self) -> ClusterStatus:
         """Return how the cluster is; changes nothing.
@@ -265,9 +270,19 @@ class StandaloneCluster:
         )
 
     def _start_jobmanager(self) -> None:
-        for port in filter(None, [self._rest_port]):
-            require_free(HOST, port)
-        rest = self._rest_port or free_port(HOST)
+        if self._rest_port is not None:
+            require_free(HOST, self._rest_port)
+        for left in reversed(range(PORT_TRIES)):
+            try:
+                self._try_jobmanager(self._rest_port or free_port(HOST))
+            except ClusterFault as error:
+                # Somebody else took a port after it was found to be free.
+                if not left or "BindException" not in str(error):
+                    raise
+            else:
+                return
+
+    def _try_jobmanager(self, rest: int) -> None:
         self._ports = {"rest": rest, "rpc": free_port(HOST)}
         options = options_of_cluster(self._options, rest_port=rest, rpc_port=self._ports["rpc"])
         write_configuration(self.folder / "conf", options)

@@ -56,4 +56,4 @@ def _arrived(name: str) -> str:
     if not there:
         msg = f"the job's modules have not arrived at this TaskManager: no {name} on its Python path"
         raise ClusterFault(msg)
-    return str(max(there, key=lambda path: path.stat().st_ctime_ns))
+    return str(max(there, key=lambda path: path.stat().st_mtime_ns))

@@ -157,11 +157,15 @@ class Job:
         made.rename(self.folder / "requests" / f"{name}.jsonl")
 
     def start(self, *options: str, **environ: str) -> subprocess.Popen[str]:
-        """Start the command by its path, from a shell in which no environment is activated."""
+        """Start ``run`` on the job."""
+        return self.command("run", str(self.folder / "job.yaml"), *options, **environ)
+
+    def command(self, *arguments: str, **environ: str) -> subprocess.Popen[str]:
+        """Start the command line by its path, from a shell in which no environment is activated."""
         keep = {name: os.environ[name] for name in ("HOME", "JAVA_HOME") if name in os.environ}
         with (self.folder / "stderr").open("w") as errors:
             process = subprocess.Popen(
-                [str(SCRIPT), "run", str(self.folder / "job.yaml"), *options],
+                [str(SCRIPT), *arguments],
                 cwd="/",
                 env={"PATH": "/usr/bin:/bin", **keep, **environ},
                 stdout=subprocess.PIPE,
