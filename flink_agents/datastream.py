@@ -74,8 +74,8 @@ def tool_calls(stream: DataStream, *, key_by: str, tools: Sequence[Declaration],
     """Answer every request of a stream by running the tool calls in it.
 
     Call it on the client, while the job is built; the tools run on the TaskManagers. Each request gets exactly one
-    response; after a restore, calls whose outcome a checkpoint holds are not run again. The job must run in PyFlink's
-    thread mode (``python.execution-mode: thread``).
+    response; after a restore, calls whose outcome a checkpoint or the journal holds are not run again. The job must run
+    in PyFlink's thread mode (``python.execution-mode: thread``).
 
     Args:
         stream: requests, as JSON strings or as dicts.
