@@ -20,7 +20,7 @@ LAYERS = [
     ("scheduler", ["scheduler"]),
     ("authoring", ["context", "action", "agent", "tools", "chat", "subagents"]),
     ("runtime", ["runtime"]),
-    ("job", ["config", "datastream", "job", "connectors", "cluster", "cli"]),
+    ("job", ["config", "datastream", "job", "connectors", "cluster", "chaos", "cli"]),
 ]
 TESTING = "testing"
 TESTING_MAY_NOT_IMPORT = ("config", "cli", "job")

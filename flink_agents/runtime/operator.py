@@ -24,6 +24,7 @@ from flink_agents.runtime.flink_state import RESTORED_BY, FlinkStore, KeyContext
 from flink_agents.runtime.job_parameters import RUN_ID_PARAMETER, VERSION_PARAMETER, job_parameter
 from flink_agents.runtime.journal import TaskJournal, open_journal_of
 from flink_agents.runtime.metrics import FlinkCounters
+from flink_agents.runtime.observation import CHAOS_PARAMETER, Observer
 from flink_agents.runtime.process import process_workers, tune_interpreter
 from flink_agents.runtime.subtask import Subtask
 from flink_agents.runtime.turn import Turn
@@ -100,6 +101,9 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
         registry = build_registry(self._tools, folders)
         run_id = self._run_id or job_parameter(runtime_context, RUN_ID_PARAMETER)
         self._journal = self._open_journal(runtime_context, registry, run_id)
+        port = None if self._journal is None else self._journal.port
+        watched = job_parameter(runtime_context, CHAOS_PARAMETER)
+        self._observer = None if watched is None else Observer(watched, self._attempt)
         self._subtask = Subtask(
             options=options,
             registry=registry,
@@ -109,7 +113,7 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
             counters=self._counters,
             fault=self._fault,
             run_id=run_id or self._drawn_id,
-            journal=None if self._journal is None else self._journal.port,
+            journal=port if self._observer is None else self._observer.port(port),
         )
         self._store = FlinkStore(runtime_context, options.limits.idle_key_ms)
         self._keys = KeyContext(runtime_context)
@@ -224,6 +228,8 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
         # Persist, act, emit: a body never runs and a record never leaves for a state that could not be written.
         view.flush()
         if turn.start:
+            if self._observer is not None:
+                self._observer.watch(turn.start)
             self._subtask.start(turn.start)
         yield from turn.responses
         for reject in turn.rejects:
