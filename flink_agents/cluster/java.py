@@ -106,6 +106,8 @@ def jvm_environment(environ: Mapping[str, str], interpreter: Path, java: JavaRun
     result["PATH"] = os.pathsep.join([str(folder), *filter(None, [environ.get("PATH")])])
     result["JAVA_HOME"] = str(java.home)
     result["FLINK_CONF_DIR"] = str(conf)
+    # A task that reaches for PyFlink's client starts a JVM of its own, unseen; with this it fails instead.
+    result["PYFLINK_GATEWAY_DISABLED"] = "true"
     # Left over from an environment of another interpreter, it would send the embedded one to the wrong library.
     result.pop("PYTHONHOME", None)
     if not _speaks_utf8(environ):

@@ -18,6 +18,8 @@ RESTORED_BY = (StateName.REQUESTS, StateName.SLOTS)
 """The states whose keys have live work: these keys are woken after a restore."""
 
 _MAPS = (StateName.REQUESTS, StateName.SLOTS, StateName.MEMORY)
+_CLEANUP_ENTRIES = 5
+_CLEANUP_QUERY_ENTRIES = 1000
 
 
 @functools.cache
@@ -38,6 +40,10 @@ def head_descriptor(idle_key_ms: int) -> Any:
     descriptor.enable_time_to_live(
         ttl.set_update_type(StateTtlConfig.UpdateType.OnCreateAndWrite)
         .set_state_visibility(StateTtlConfig.StateVisibility.NeverReturnExpired)
+        # The same clean-up as by default, but named: PyFlink's default period starts a JVM of its own in the task.
+        .disable_cleanup_in_background()
+        .cleanup_incrementally(_CLEANUP_ENTRIES, False)
+        .cleanup_in_rocksdb_compact_filter(_CLEANUP_QUERY_ENTRIES, Time.days(30))
         .build()
     )
     return descriptor
