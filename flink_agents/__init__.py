@@ -63,16 +63,16 @@ def tool_calls(stream: Any, *, key_by: str, tools: Sequence[Declaration], **opti
     """Answer every request of a ``DataStream`` by running the tool calls in it.
 
     Call it on the client, while the job is built; the tools run on the TaskManagers, in PyFlink's thread mode. Each
-    request gets exactly one response. After a restore, calls whose outcome a checkpoint or the journal holds are not run
-    again.
+    request gets exactly one response. After a restore, calls whose outcome a checkpoint or the journal holds are not
+    run again.
 
     Args:
         stream: a ``DataStream`` of requests, as JSON strings or as dicts.
         key_by: field of a request whose value is its key (dotted path allowed). One key's requests run in order.
         tools: functions, ``"module:function"`` texts, ready tools, or declarations.
-        options: ``tool_calls``, ``workers``, ``limits`` and ``journal``, each a dict with the names and units of the job
-            YAML; and ``run_id``, which names the life of the job's state: a job with a journal needs it, here or as the
-            job parameter ``flink-agents.run-id``.
+        options: ``tool_calls``, ``workers``, ``limits`` and ``journal``, each a dict with the names and units of the
+            job YAML; and ``run_id``, which names the life of the job's state: a job with a journal needs it, here or
+            as the job parameter ``flink-agents.run-id``.
 
     Returns:
         The streams ``responses`` and ``rejects``, of JSON strings.
