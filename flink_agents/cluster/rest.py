@@ -79,8 +79,9 @@ class FlinkRest:
         return overview
 
     def taskmanagers(self) -> frozenset[str]:
-        """Return the ids of the TaskManagers that are registered."""
-        return frozenset(manager["id"] for manager in self._get("/taskmanagers")["taskmanagers"])
+        """Return the ids of the TaskManagers that are registered, and that have said which slots they have."""
+        managers = self._get("/taskmanagers")["taskmanagers"]
+        return frozenset(manager["id"] for manager in managers if manager["slotsNumber"])
 
     def parameters(self, job_id: str) -> Mapping[str, str]:
         """Return the job's global parameters."""
