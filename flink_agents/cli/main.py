@@ -26,6 +26,7 @@ COMMANDS = {
     "cluster": "Start, stop or show a standalone Flink on this machine.",
     "submit": "Submit the job to a Flink cluster.",
     "stop": "Stop a submitted job with a savepoint.",
+    "chaos": "Kill the job's TaskManagers and check what is promised.",
     "schema": "Print the JSON Schema of the job YAML, for editors.",
 }
 """The commands and their one-line help, in the order of `--help`; each is a function of the same name in a module of
