@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from flink_agents.chaos.execution import ExecutionLogs, Kill
 from flink_agents.chaos.expectations import Expectations, expectations
 from flink_agents.chaos.feeder import Feeder
+from flink_agents.chaos.observed import submit_observed
 from flink_agents.chaos.own_job import WorkFolder, own_job
 from flink_agents.chaos.remains import committed, journal_rows, live_entries, orphans, parsed
 from flink_agents.chaos.striking import Striking
 from flink_agents.chaos.verdict import Evidence, Verdict, judge
-from flink_agents.cluster.gateway import Gateway, preload
 from flink_agents.cluster.journals import register_run
-from flink_agents.cluster.resume import settings as settings_of
 from flink_agents.cluster.runs import Run, create_run, digest
 from flink_agents.cluster.standalone import StandaloneCluster
 from flink_agents.cluster.statistics import StatisticsFolder
 from flink_agents.config.build import PreparedJob
 from flink_agents.errors import ClusterFault
-from flink_agents.job import FIXED_JOB_ID, build, flink_options, ship
-from flink_agents.runtime.observation import CHAOS_PARAMETER, Guarantee, Observation
+from flink_agents.runtime.observation import Guarantee, Observation
 
 __all__ = ["ChaosOutcome", "Settings", "conduct"]
 
@@ -87,7 +83,7 @@ def conduct(
     logs = ExecutionLogs(work.executions)
     began = time.monotonic()
     with StandaloneCluster(work.cluster, taskmanagers=settings.taskmanagers, options=_cluster_options(own)) as cluster:
-        job_id = _submit(own, run, cluster.address, _observation(settings, work))
+        job_id = submit_observed(own, run, cluster.address, _observation(settings, work))
         striking = Striking(cluster, job_id, logs, run.checkpoints, parallelism=config.flink.parallelism)
         striking.wait_recovered()
         note(f"the job is at work on {settings.taskmanagers} TaskManagers, run {run.run_id}")
@@ -118,25 +114,6 @@ def _cluster_options(own: PreparedJob) -> dict[str, str]:
     memory = {name: str(value) for name, value in given.items() if name.startswith("taskmanager.memory.")}
     # JVMs that are killed after seconds never get back what the second compiler costs.
     return {"env.java.opts.all": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", **memory}
-
-
-def _submit(own: PreparedJob, run: Run, address: str, observation: Observation) -> str:
-    config = own.config
-    job_id = secrets.token_hex(16)
-    options = flink_options(config, run)
-    options[FIXED_JOB_ID] = job_id
-    run.submitted(job_id, digest(config.model_dump_json()), settings_of(config), address)
-    with Gateway(run.logs, options=config.flink.options) as gateway:
-        preload()
-
-        def topology(env: Any) -> None:
-            build(env, ship(env, own, gateway.scratch), run)
-            execution = env.get_config()
-            watched = {CHAOS_PARAMETER: observation.to_text()}
-            execution.set_global_job_parameters({**execution.get_global_job_parameters(), **watched})
-
-        gateway.submit(config.name, options, topology, f"http://{address}")
-    return job_id
 
 
 def _kill(striking: Striking, records: Sequence[str], settings: Settings, work: WorkFolder, note: Note) -> list[Kill]:

@@ -87,6 +87,7 @@ class Verdict:
 def judge(evidence: Evidence, kills: Sequence[Kill], asked: int) -> Verdict:
     """Return the verdict on what a run left behind."""
     responses, expected = evidence.responses, evidence.expected
+    results = sum(len(response["results"]) for response in responses)
     bodies = sum(event.kind == "begin" for event in evidence.events)
     outcomes = {event.call for event in evidence.events if event.kind == "commit"}
     leftover = (
@@ -100,7 +101,7 @@ def judge(evidence: Evidence, kills: Sequence[Kill], asked: int) -> Verdict:
         _check("rejects are exact", expected.rejects.total(), _wrong_rejects(evidence.rejects, expected)),
         _check("no recorded call runs again", bodies, _run_again(evidence.events)),
         _check("the first outcome stands", len(outcomes), _replaced(evidence.events, evidence.rows)),
-        _check("responses carry what the journal recorded", len(responses), _unlike(responses, evidence.rows)),
+        _check("responses carry what the journal recorded", results, _unlike(responses, evidence.rows)),
         _check("the state is back to its baseline", 1, leftover),
         _check("no process is left", 1, evidence.orphans),
     )
@@ -179,24 +180,27 @@ def _run_again(events: Sequence[Event]) -> Iterator[str]:
 
 def _replaced(events: Sequence[Event], rows: Sequence[CallRow]) -> Iterator[str]:
     first: dict[str, Event] = {}
+    told: set[str] = set()
     for event in sorted(events, key=lambda each: each.at):
-        if event.kind not in ("commit", "found"):
+        if event.kind not in ("commit", "found") or event.call in told:
             continue
         stands = first.setdefault(event.call, event)
         if (event.by, event.value) != (stands.by, stands.value):
+            told.add(event.call)
             yield (
                 f"call {event.call[:12]}: attempt {event.attempt[:8]} went on with the outcome of {event.by[:8]}, "
                 f"that of {stands.by[:8]} was first"
             )
-    for row in rows:
-        known = first.pop(row.call.idempotency_key, None)
-        if known is not None and row.outcome is not None:
-            if (row.attempt_id, outcome_digest(row.outcome)) != (known.by, known.value):
-                yield f"call {known.call[:12]}: the journal has the outcome of {row.attempt_id[:8]}, not the first one"
-        elif known is not None:
-            first[known.call] = known
-    for known in first.values():
-        yield f"call {known.call[:12]}: an outcome was said to be recorded, and the journal has none"
+    recorded = {row.call.idempotency_key: row for row in rows}
+    for call, known in first.items():
+        row = recorded.get(call)
+        if call in told:
+            continue
+        if row is None or row.outcome is None:
+            yield f"call {call[:12]}: an outcome was said to be recorded, and the journal has none"
+        elif (row.attempt_id, outcome_digest(row.outcome)) != (known.by, known.value):
+            of, first_of = row.attempt_id[:8], known.by[:8]
+            yield f"call {call[:12]}: the journal has the outcome of {of}, that of {first_of} was first"
 
 
 def _unlike(responses: Sequence[Mapping[str, Any]], rows: Sequence[CallRow]) -> Iterator[str]:
