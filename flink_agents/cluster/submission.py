@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Callable
@@ -25,8 +26,14 @@ from flink_agents.job import FIXED_JOB_ID, build, flink_options, ship
 __all__ = ["Submission", "check_cluster"]
 
 BEGIN_S = 120.0
+# A job that fails and has not begun after this time, restarts included, is not going to.
+FAILING_S = 15.0
 SLOTS_MS = 30_000
 POLL_S = 0.1
+# Raised by the operator when it opens, after it has waited for what may pass.
+OURS = re.compile(
+    r"flink_agents\.errors\.(?:ClusterFault|InvalidInput|Journal\w+|Run\w+|ProcessModeRefused|StateFormat)"
+)
 
 Note = Callable[[str], None]
 
@@ -151,6 +158,7 @@ class Submission:
 
     def _wait_begun(self, job_id: str, restore: Snapshot | None) -> None:
         began = time.monotonic()
+        failed: float | None = None
         while True:
             report = self._rest.job(job_id)
             if report.at_work:
@@ -159,8 +167,10 @@ class Submission:
             waited = time.monotonic() - began
             if trace is not None:
                 cause, advice = root_cause(trace), hint(trace)
+                failed = failed or time.monotonic()
+                failing = time.monotonic() - failed > FAILING_S
                 # The job may have begun between two looks and failed at its work, which is not for this command.
-                if report.ended or advice or cause.restoring or waited > BEGIN_S:
+                if report.ended or advice or OURS.search(trace) or cause.restoring or failing:
                     said = f"{cause.summary}\n{advice}" if advice else cause.text
                     if cause.restoring and restore is not None:
                         raise CannotRestore(f"{restore} cannot be restored. {said}")

@@ -192,7 +192,8 @@ def test_another_release_on_the_client_is_named(far: Far, tmp_path: Path) -> Non
     metadata = tmp_path / "newer" / "flink_agents_toolcall-99.0.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: flink-agents-toolcall\nVersion: 99.0\n")
-    code, out = far.submit(PYTHONPATH=str(metadata.parent))
+    attempts = ["--set", "flink.restart.attempts=20"]
+    code, out = far.submit(*attempts, PYTHONPATH=str(metadata.parent))
     assert (code, out) == (1, [])
     assert "versions differ: the job was submitted by flink-agents-toolcall 99.0" in far.job.stderr
     # It is given up at once, whatever its restart strategy says.
