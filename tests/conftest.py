@@ -1,13 +1,30 @@
-"""What holds for every test: the JUnit report says which ones start a mini-cluster, and all that can share one JVM."""
+"""What holds for every test: which ones start a cluster, and the clusters and the PostgreSQL server that they share."""
 
 from __future__ import annotations
 
+import contextlib
+import glob
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 
 from flink_agents.cluster.embedded import EmbeddedCluster
 from flink_agents.cluster.standalone import StandaloneCluster
+
+PASSWORD = "n0t-for-logs"
+START_S = 30.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -38,3 +55,141 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneC
     options = {"env.java.opts.all": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
     with StandaloneCluster(tmp_path_factory.mktemp("standalone"), taskmanagers=2, options=options) as started:
         yield started
+
+
+def server_binaries() -> Path | None:
+    """Return the folder of PostgreSQL's server programs, where Debian or the path have it."""
+    found = sorted(glob.glob("/usr/lib/postgresql/*/bin/initdb"))
+    on_path = shutil.which("initdb")
+    return Path(found[-1]).parent if found else Path(on_path).resolve().parent if on_path else None
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class PostgresServer:
+    """A PostgreSQL server on a loopback port with a data folder of its own; never runs as root."""
+
+    def __init__(self, binaries: Path, *, synced: bool = True) -> None:
+        self._binaries = binaries
+        self._synced = "on" if synced else "off"
+        self.port = free_port()
+        self.folder = Path(tempfile.mkdtemp(prefix="journal-postgresql-"))
+        self._identity: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            user = pwd.getpwnam("postgres")
+            self._identity = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+            os.chown(self.folder, user.pw_uid, user.pw_gid)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._create()
+
+    def _create(self) -> None:
+        secret = self.folder / "secret"
+        secret.write_text(PASSWORD)
+        secret.chmod(0o644)
+        options = [
+            "-U",
+            "tester",
+            "-A",
+            "scram-sha-256",
+            "--pwfile",
+            str(secret),
+            "-E",
+            "UTF8",
+            "--locale=C",
+            "--no-sync",
+        ]
+        subprocess.run(
+            [self._binaries / "initdb", "-D", self.folder / "data", *options],
+            check=True,
+            capture_output=True,
+            cwd="/",
+            **self._identity,
+        )
+
+    def start(self) -> None:
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": self.port,
+            "unix_socket_directories": "",
+            "max_connections": 50,
+            "fsync": self._synced,
+        }
+        options = [item for name, value in settings.items() for item in ("-c", f"{name}={value}")]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._binaries / "postgres", "-D", self.folder / "data", *options],
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                cwd="/",
+                **self._identity,
+            )
+        deadline = time.monotonic() + START_S
+        while True:
+            try:
+                psycopg.connect(self.dsn("postgres"), connect_timeout=5).close()
+                return
+            except psycopg.OperationalError:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError((self.folder / "log").read_text()) from None
+                # Nothing tells when the port is open; waiting for the process's end is the wait between two looks.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(0.05)
+
+    def stop(self, how: signal.Signals = signal.SIGQUIT) -> None:
+        """Stop the server; SIGQUIT is its crash: no farewell, and recovery at the next start."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(START_S)
+            self._process = None
+
+    def remove(self) -> None:
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def dsn(self, database: str, *, user: str = "tester", password: str = PASSWORD) -> str:
+        return f"postgresql://{user}:{password}@127.0.0.1:{self.port}/{database}"
+
+    def execute(self, statement: str, database: str = "postgres") -> None:
+        with psycopg.connect(self.dsn(database), autocommit=True) as connection:
+            connection.execute(statement)
+
+    def database(self) -> str:
+        """Create an empty database; return its DSN."""
+        name = f"journal_{uuid.uuid4().hex[:12]}"
+        self.execute(f"CREATE DATABASE {name}")
+        return self.dsn(name)
+
+
+@pytest.fixture(scope="session")
+def postgres_binaries() -> Path:
+    binaries = server_binaries()
+    if binaries is None:
+        pytest.skip("PostgreSQL's server is not installed (Debian: apt-get install postgresql)")
+    return binaries
+
+
+@pytest.fixture(scope="session")
+def postgres(postgres_binaries: Path) -> Iterator[PostgresServer]:
+    """One server for the session; a test that stops it starts a server of its own."""
+    server = PostgresServer(postgres_binaries, synced=False)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture
+def own_postgres(postgres_binaries: Path) -> Iterator[PostgresServer]:
+    server = PostgresServer(postgres_binaries)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()

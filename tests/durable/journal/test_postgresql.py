@@ -29,7 +29,7 @@ from flink_agents.errors import (
 )
 
 if TYPE_CHECKING:
-    from tests.durable.journal.conftest import PostgresServer
+    from tests.conftest import PostgresServer
 
 CallOf = Callable[..., CallKey]
 SECRET = "n0t-for-logs"

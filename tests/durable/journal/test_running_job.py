@@ -24,7 +24,7 @@ from flink_agents.options import OperatorOptions
 
 if TYPE_CHECKING:
     from flink_agents.cluster.embedded import EmbeddedCluster
-    from tests.durable.journal.conftest import PostgresServer
+    from tests.conftest import PostgresServer
 
 pytest.importorskip("pyflink")
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -22,7 +22,7 @@ from flink_agents.durable.journal.writer import JournalWriter
 from flink_agents.durable.outcome import Succeeded
 
 if TYPE_CHECKING:
-    from tests.durable.journal.conftest import PostgresServer
+    from tests.conftest import PostgresServer
 
 SINGLE = 200
 GROUPED = 4_000
