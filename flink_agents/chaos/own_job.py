@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flink_agents.config.build import Declared, PreparedJob, journal_spec
-from flink_agents.config.schema import JobConfig, JsonlSink, JsonlSource, Restart, SqliteJournal
+from flink_agents.config.schema import JsonlSink, JsonlSource, Restart, SqliteJournal
 from flink_agents.errors import InvalidInput
 from flink_agents.options import Execution
 from flink_agents.tools.registry import build_registry
@@ -93,7 +93,8 @@ def own_job(prepared: PreparedJob, work: WorkFolder) -> PreparedJob:
                 "restart": Restart.model_construct(
                     type="exponential-delay", initial=100, max=1_000, attempts=1_000_000
                 ),
-                "options": _options(config),
+                # The last savepoint is looked through for what should not be there.
+                "options": {**flink.options, "execution.checkpointing.snapshot-compression": "false"},
             }
         ),
     }
@@ -104,14 +105,6 @@ def own_job(prepared: PreparedJob, work: WorkFolder) -> PreparedJob:
         journal=journal_spec(own.journal),
         tools=tuple(_on_a_worker(tool, config.folder) for tool in prepared.tools),
     )
-
-
-def _options(config: JobConfig) -> dict[str, str]:
-    """Return the user's Flink options, but those that would undo what chaos sets."""
-    ours = ("restart-strategy.", "execution.checkpointing.dir", "execution.checkpointing.interval")
-    kept = {name: str(value) for name, value in config.flink.options.items() if not name.startswith(ours)}
-    # The last savepoint is looked through for what should not be there.
-    return {**kept, "execution.checkpointing.snapshot-compression": "false"}
 
 
 def _on_a_worker(tool: Declared, folder: Path) -> Declared:

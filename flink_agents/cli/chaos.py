@@ -84,6 +84,11 @@ def chaos(
     try:
         with cluster_errors():
             outcome = conduct(prepared, records, settings, work, _note)
+    except InvalidInput:
+        # Nothing began, so there is nothing to look at.
+        if directory is None:
+            shutil.rmtree(work.folder, ignore_errors=True)
+        raise
     except OSError as error:
         msg = f"{work.folder} cannot be used: {error.strerror or error}"
         raise InvalidInput(msg) from error

@@ -1,0 +1,160 @@
+"""``flink-agents chaos`` on a small generated job: it holds under kills, and notices each guarantee switched off."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(sys.executable).with_name("flink-agents")
+KEYS = 23
+
+on_a_cluster = [pytest.mark.flink, pytest.mark.chaos, pytest.mark.timeout(300)]
+
+TOOLS = '''
+def look(name: str) -> str:
+    """Look."""
+    return f"seen {name}"
+
+
+async def fetch(name: str) -> dict[str, str]:
+    """Fetch."""
+    return {"name": name}
+
+
+def add(a: int, b: int) -> int:
+    """Add."""
+    return a + b
+
+
+def pay(cents: int) -> str:
+    """Pay."""
+    if cents % 7 == 0:
+        raise ValueError(f"{cents} cents are not paid")
+    return f"{cents} paid"
+'''
+
+JOB = """
+name: generated
+source: {type: jsonl, path: requests}
+key_by: session
+tools:
+  - function: generated_tools:look
+  - function: generated_tools:fetch
+  - {function: "generated_tools:add", execution: inline}
+  - {function: "generated_tools:pay", on_interrupt: fail}
+sink: {type: jsonl, path: out}
+flink: {parallelism: 2}
+"""
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def records(count: int) -> list[str]:
+    """Return requests of one to four calls; some have no id, ask for a tool that is not there, or are none at all."""
+    drawn = random.Random(1)
+    made = []
+    for i in range(count):
+        if i % 29 == 7:
+            made.append(f"no json {i}")
+            continue
+        calls = []
+        for j in range(drawn.randint(1, 4)):
+            name = drawn.choice(["look", "fetch", "add", "pay", "gone"])
+            arguments = {
+                "look": {"name": f"n{i}"},
+                "fetch": {"name": f"f{i}"},
+                "add": {"a": i, "b": j},
+                "pay": {"cents": i * 10 + j},
+            }
+            calls.append({"id": f"c{j}", "function": {"name": name, "arguments": arguments.get(name, {})}})
+        record: dict[str, Any] = {"session": f"s{i % KEYS}", "tool_calls": calls}
+        made.append(json.dumps(record if i % 5 == 0 else {"id": f"r{i}", **record}))
+    return made
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run ``flink-agents chaos`` on a job of ``count`` requests in a folder of its own."""
+
+    def command(*arguments: str, count: int = 100) -> tuple[int, str, str]:
+        folder = tmp_path / "job"
+        (folder / "requests").mkdir(parents=True, exist_ok=True)
+        (folder / "generated_tools.py").write_text(TOOLS, encoding="utf-8")
+        (folder / "job.yaml").write_text(JOB, encoding="utf-8")
+        half = count // 2
+        for name, part in (("a.jsonl", records(count)[:half]), ("b.jsonl", records(count)[half:])):
+            (folder / "requests" / name).write_text("".join(f"{line}\n" for line in part), encoding="utf-8")
+        done = subprocess.run(
+            [SCRIPT, "chaos", str(folder / "job.yaml"), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=280,
+            check=False,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    return command
+
+
+class TestOnACluster:
+    pytestmark = on_a_cluster
+
+    @pytest.mark.rule(48)
+    @pytest.mark.rule(49)
+    def test_three_kills_that_count_break_nothing(self, run: Run, tmp_path: Path) -> None:
+        work = tmp_path / "work"
+        code, out, err = run("--kills", "3", "--seed", "5", "--duration", "24s", "--dir", str(work), "--json")
+        assert code == 0, (out, err)
+        report = json.loads(out.splitlines()[-1])
+        assert (report["verdict"], report["counted"], report["asked"]) == ("holds", 3, 3)
+        counted = [kill for kill in report["kills"] if kill["counted"]]
+        assert all(kill["running"] and kill["recorded"] for kill in counted)
+        logs = {int(log.stem) for log in (work / "executions").glob("*.jsonl")}
+        assert {kill["pid"] for kill in counted} <= logs
+        assert (report["requests"], report["rejects"]) == (96, 4)
+        # Nothing but what the test wrote is in the job's own folder.
+        assert sorted(path.name for path in (tmp_path / "job").iterdir() if path.name != "__pycache__") == [
+            "generated_tools.py", "job.yaml", "requests"
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize("guarantee", ["journal", "fence"])
+    def test_a_guarantee_that_is_off_is_noticed(self, run: Run, guarantee: str) -> None:
+        asked = ["--kills", "1", "--seed", "5", "--duration", "6s", "--call-time", "50ms..700ms", "--json"]
+        code, out, err = run(*asked, "--break", guarantee, count=60)
+        assert code == 1, (out, err)
+        report = json.loads(out.splitlines()[-1])
+        assert report["verdict"] == "broken"
+        broken = {check["name"] for check in report["checks"] if not check["holds"]}
+        assert "no recorded call runs again" in broken
+        # The outputs of these tools are the same each time, so nothing but logs and journal shows it.
+        assert not broken & {"each request is answered once", "rejects are exact", "no process is left"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--taskmanagers", "1"], "flink.parallelism 2"),
+        (["--call-time", "2s..1s"], "longer than the second"),
+        (["--call-time", "soon"], "--call-time"),
+        (["--duration", "long"], "--duration"),
+        (["--set", "journal=none"], "journal"),
+        (["--set", "source.path=missing"], "source.path"),
+    ],
+)
+def test_bad_input(run: Run, arguments: list[str], said: str) -> None:
+    code, out, err = run("--kills", "1", *arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_a_work_folder_has_to_be_empty(run: Run, tmp_path: Path) -> None:
+    code, _, err = run("--kills", "1", "--dir", str(tmp_path))
+    assert code == 2
+    assert "not an empty folder" in err
