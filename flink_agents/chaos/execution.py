@@ -35,6 +35,7 @@ class ExecutionLogs:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._read: dict[Path, int] = {}
+        self._opens: list[Event] = []
         self.events: list[Event] = []
         self.running: dict[int, set[str]] = {}
         """Calls whose body has begun and not ended, by process."""
@@ -55,11 +56,11 @@ class ExecutionLogs:
 
     def opened_since(self, at: int) -> set[int]:
         """Return the processes in which attempts have opened since a moment."""
-        return {event.pid for event in self.events if event.kind == "open" and event.at > at}
+        return {event.pid for event in self._opens if event.at > at}
 
     def opens_since(self, at: int) -> int:
         """Return how many attempts have opened since a moment."""
-        return sum(event.kind == "open" and event.at > at for event in self.events)
+        return sum(event.at > at for event in self._opens)
 
     def _take(self, pid: int, line: bytes) -> None:
         entry = orjson.loads(line)
@@ -72,6 +73,8 @@ class ExecutionLogs:
             running.add(event.call)
         elif event.kind == "end":
             running.discard(event.call)
+        elif event.kind == "open":
+            self._opens.append(event)
         elif event.kind == "commit":
             self.last_commit = max(self.last_commit, event.at)
 

@@ -18,6 +18,7 @@ from flink_agents.chaos.expectations import read_records
 from flink_agents.chaos.own_job import WorkFolder
 from flink_agents.chaos.verdict import Result
 from flink_agents.cli.arguments import JobFile, JsonFlag, Overrides, stdout_for_results
+from flink_agents.cli.interrupts import Interrupts
 from flink_agents.cli.jobmanager import EXIT_FAILED, cluster_errors
 from flink_agents.config.build import PreparedJob, prepare_loaded
 from flink_agents.config.loader import read
@@ -82,7 +83,8 @@ def chaos(
     work = _work_folder(directory)
     _note(f"{len(records):,} records, seed {settings.seed}, everything of this run is in {work.folder}")
     try:
-        with cluster_errors():
+        # A command that is told to end still ends its cluster.
+        with Interrupts(), cluster_errors():
             outcome = conduct(prepared, records, settings, work, _note)
     except InvalidInput:
         # Nothing began, so there is nothing to look at.
