@@ -75,5 +75,5 @@ def test_a_database_stays_the_users(prepared: Any, tmp_path: Path) -> None:
 
 
 def test_a_job_without_a_journal_is_refused(prepared: Any, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="journal: chaos proves .* this job has none"):
+    with pytest.raises(InvalidInput, match=r"journal: chaos proves .* this job has none"):
         own_job(prepared("journal=none"), WorkFolder(tmp_path / "work"))

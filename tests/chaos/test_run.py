@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from flink_agents.chaos.remains import orphans
 
 SCRIPT = Path(sys.executable).with_name("flink-agents")
 KEYS = 23
@@ -79,20 +82,24 @@ def records(count: int) -> list[str]:
     return made
 
 
+def generate(folder: Path, count: int) -> str:
+    """Write the job with ``count`` requests in two files and return its YAML's path."""
+    (folder / "requests").mkdir(parents=True, exist_ok=True)
+    (folder / "generated_tools.py").write_text(TOOLS, encoding="utf-8")
+    (folder / "job.yaml").write_text(JOB, encoding="utf-8")
+    half = count // 2
+    for name, part in (("a.jsonl", records(count)[:half]), ("b.jsonl", records(count)[half:])):
+        (folder / "requests" / name).write_text("".join(f"{line}\n" for line in part), encoding="utf-8")
+    return str(folder / "job.yaml")
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """Run ``flink-agents chaos`` on a job of ``count`` requests in a folder of its own."""
 
     def command(*arguments: str, count: int = 100) -> tuple[int, str, str]:
-        folder = tmp_path / "job"
-        (folder / "requests").mkdir(parents=True, exist_ok=True)
-        (folder / "generated_tools.py").write_text(TOOLS, encoding="utf-8")
-        (folder / "job.yaml").write_text(JOB, encoding="utf-8")
-        half = count // 2
-        for name, part in (("a.jsonl", records(count)[:half]), ("b.jsonl", records(count)[half:])):
-            (folder / "requests" / name).write_text("".join(f"{line}\n" for line in part), encoding="utf-8")
         done = subprocess.run(
-            [SCRIPT, "chaos", str(folder / "job.yaml"), *arguments],
+            [SCRIPT, "chaos", generate(tmp_path / "job", count), *arguments],
             capture_output=True,
             text=True,
             timeout=280,
@@ -135,6 +142,17 @@ class TestOnACluster:
         assert "no recorded call runs again" in broken
         # The outputs of these tools are the same each time, so nothing but logs and journal shows it.
         assert not broken & {"each request is answered once", "rejects are exact", "no process is left"}
+
+    def test_told_to_end_it_leaves_nothing_behind(self, tmp_path: Path) -> None:
+        work = tmp_path / "work"
+        command = [str(SCRIPT), "chaos", generate(tmp_path / "job", 20), "--kills", "1", "--dir", str(work)]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as chaos:
+            assert chaos.stderr is not None
+            assert any("is at work" in line for line in chaos.stderr)
+            assert orphans(work / "cluster")
+            chaos.send_signal(signal.SIGTERM)
+            assert chaos.wait(60) == 130
+        assert orphans(work / "cluster") == []
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def scene(tmp_path: Path, postgres: PostgresServer) -> Any:
     )
     options = {
         "heartbeat.interval": "500 ms",
-        "heartbeat.timeout": "3 s",
+        "heartbeat.timeout": "6 s",
         "env.java.opts.all": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
     work = WorkFolder(tmp_path / "work")
