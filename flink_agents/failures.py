@@ -208,9 +208,18 @@ def capture(exc: BaseException) -> RecordedFailure:
         return _Recorder().record(exc, 0)
     except Exception as error:
         # A class that breaks even the reading of its name and chain: its kind of failure is all that is left to keep.
-        solid = f"builtins:{_solid_base(type(exc)).__name__}"
-        message = f"{_message(exc)} [not recorded in full: {type(error).__name__}]"
-        return RecordedFailure("tool_error", _solid_base(type(exc)).__name__, "", "", message, bases=(solid,))
+        return _bare(exc, f"not recorded in full: {type(error).__name__}")
+
+
+def _bare(exc: BaseException, why: str) -> RecordedFailure:
+    try:
+        solid = _solid_base(type(exc)).__name__
+        message = _message(exc)
+    except Exception:
+        # Not even its bases can be read (a metaclass may do that); what C knows of a class cannot be overridden.
+        solid = "Exception" if issubclass(type(exc), Exception) else "BaseException"
+        message = "an exception that cannot be read"
+    return RecordedFailure("tool_error", solid, "", "", f"{message} [{why}]", bases=(f"builtins:{solid}",))
 
 
 class _Recorder:

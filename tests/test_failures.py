@@ -318,6 +318,24 @@ def test_class_that_breaks_its_own_reading() -> None:
     assert isinstance(failure.rebuild(), Exception)
 
 
+class UnreadableClass(type):
+    def __getattribute__(cls, name: str) -> Any:
+        if name.startswith("__") and name != "__dict__":
+            raise RuntimeError(name)
+        return super().__getattribute__(name)
+
+
+@pytest.mark.rule(21)
+def test_class_whose_metaclass_refuses_every_look() -> None:
+    class Hidden(Exception, metaclass=UnreadableClass):
+        pass
+
+    failure = capture(Hidden("x"))
+    assert failure.type_name == "Exception"
+    assert failure.message == "an exception that cannot be read [not recorded in full: RuntimeError]"
+    assert isinstance(failure.rebuild(), Exception)
+
+
 def test_class_that_refuses_subclasses_falls_back_to_a_builtin_base() -> None:
     class Local(Strict, token="secret"):
         def __str__(self) -> str:

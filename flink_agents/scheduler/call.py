@@ -168,12 +168,17 @@ class Completion(NamedTuple):
 
 def is_fatal(exception: BaseException) -> bool:
     """Whether the exception must fail the task instead of the call."""
-    return isinstance(exception, _FATAL)
+    return _is_a(exception, _FATAL)
 
 
 def is_interruption(exception: BaseException, *, asked: bool) -> bool:
     """Whether a cancellation that the runtime asked for came back; one that nobody asked for is an ordinary failure."""
-    return asked and isinstance(exception, _CANCELLATIONS)
+    return asked and _is_a(exception, _CANCELLATIONS)
+
+
+def _is_a(exception: BaseException, classes: tuple[type[BaseException], ...]) -> bool:
+    # Not isinstance: that asks the exception for its `__class__`, which may be code of the tool and raise.
+    return issubclass(type(exception), classes)
 
 
 def conclude(call: RunningCall, value: Any, duration_ms: int) -> Completion:

@@ -86,6 +86,28 @@ def test_the_loop_survives_what_its_bodies_raise() -> None:
     assert text(bench.completion()) == '"fine"'
 
 
+class HidesItsClass(Exception):
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        raise RuntimeError("no class to see")
+
+
+@pytest.mark.rule(4, 21)
+@pytest.mark.parametrize("execution", [Execution.THREAD, Execution.ASYNC])
+def test_an_exception_that_raises_when_it_is_looked_at_is_a_failed_call(execution: Execution) -> None:
+    def body() -> None:
+        raise HidesItsClass("x")
+
+    async def coroutine() -> None:
+        body()
+
+    bench = Bench()
+    bench.begin(coroutine if execution is Execution.ASYNC else body, execution)
+    outcome = bench.completion().outcome
+    assert isinstance(outcome, Failed)
+    assert "not recorded in full: RuntimeError" in outcome.failure.message
+
+
 def test_threads_are_reused_and_bodies_run_side_by_side() -> None:
     bench = Bench(WorkerOptions(threads=3))
     barrier = threading.Barrier(3, timeout=WAIT_S)
