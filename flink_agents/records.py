@@ -8,7 +8,11 @@ from flink_agents import codec
 from flink_agents.errors import InvalidArguments, RejectedRecord, TooLarge, Unserializable
 from flink_agents.events import MISSING, ToolCall, ToolRequestEvent
 
-__all__ = ["parse_arguments", "parse_request", "request_key"]
+__all__ = ["parse_arguments", "parse_request", "parse_stored", "request_key"]
+
+MAX_DEPTH = codec.MAX_JSON_DEPTH - 10
+"""Deepest record: what stores or answers it wraps it in some levels more, and must be readable too."""
+
 
 KINDS = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "a list"}
 
@@ -35,7 +39,22 @@ def parse_request(record: str | bytes | dict[str, Any], key_by: str, intake: int
     Raises:
         RejectedRecord: for a record that is no request; ``field`` is the path of the offending part.
     """
-    tree = _read(record, limit)
+    return _request(_read(record, limit), key_by, intake)
+
+
+def parse_stored(record: dict[str, Any], key_by: str, intake: int) -> ToolRequestEvent:
+    """Return the request in a record that was read back from state; the event is made of it, not of a copy.
+
+    What bounds a record was asked when it was taken in, and is not asked again: a limit that has become smaller since
+    must not make a request unreadable. Any thread.
+
+    Raises:
+        RejectedRecord: for a record that is no request.
+    """
+    return _request(record, key_by, intake)
+
+
+def _request(tree: dict[str, Any], key_by: str, intake: int) -> ToolRequestEvent:
     key = _key(tree, key_by)
     text = codec.key_text(key, key_by)
     calls, sources = _calls(tree)
@@ -151,6 +170,10 @@ def _read(record: Any, limit: int | None) -> dict[str, Any]:
     if type(tree) is not dict:
         message = f"the record is {_kind(tree)}, not a JSON object"
         raise RejectedRecord(message)
+    # A level takes a bracket, so most records need no look.
+    if record.count(b"{") + record.count(b"[") > MAX_DEPTH and codec.depth_over(tree, MAX_DEPTH):
+        message = f"the record nests deeper than {MAX_DEPTH} levels"
+        raise RejectedRecord(message)
     return tree
 
 
@@ -248,4 +271,8 @@ def _anthropic_calls(content: list[Any], where: str) -> tuple[ToolCall, ...]:
 def _call_id(carried: Any) -> str | int | None:
     if carried is None or type(carried) is str or type(carried) is int:
         return carried
-    return codec.canonical(carried)
+    try:
+        return codec.canonical(carried)
+    except Unserializable:
+        # Deeper than the codec carries. It is only carried along, so its text will do.
+        return codec.dumps(carried)

@@ -212,6 +212,23 @@ def test_case_15_ids_from_outside_are_only_carried() -> None:
     assert [call.call_id for call in event.calls] == [None, "", "same", "same", 7, "1.5", "true", '{"a":2,"b":1}', None]
 
 
+@pytest.mark.rule(5)
+def test_record_that_state_could_not_give_back_is_a_reject() -> None:
+    def record(levels: int) -> str:
+        return f'{{"k": 1, "tool_calls": [], "metadata": {"[" * levels}{"]" * levels}}}'
+
+    assert parse_request(record(389), "k", 1, LIMIT).calls == ()
+    with pytest.raises(RejectedRecord, match="deeper than 390 levels"):
+        parse_request(record(390), "k", 1, LIMIT)
+
+
+@pytest.mark.rule(7)
+def test_call_id_that_nests_deeper_than_the_codec_carries() -> None:
+    carried = "[" * 150 + "]" * 150
+    record = f'{{"k": 1, "tool_calls": [{{"id": {carried}, "function": {{"name": "t"}}}}]}}'
+    assert parse_request(record, "k", 1, LIMIT).calls[0].call_id == carried
+
+
 @pytest.mark.rule(3)
 def test_request_does_not_change_with_its_record() -> None:
     arguments = {"list": [1]}

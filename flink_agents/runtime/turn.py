@@ -22,7 +22,7 @@ from flink_agents.durable.store import StateName, WriteBehind
 from flink_agents.errors import RejectedRecord, StateFormat
 from flink_agents.events import ToolRequestEvent, ToolResponseEvent, reject_json
 from flink_agents.options import OperatorOptions
-from flink_agents.records import parse_request
+from flink_agents.records import parse_request, parse_stored
 from flink_agents.scheduler.call import Completion, RunningCall
 from flink_agents.scheduler.run import ActionRun, RunStatus, Services
 from flink_agents.scheduler.tool_context import Origin
@@ -157,7 +157,7 @@ class KeyActivity:
             if stored["v"] != 1:
                 msg = f"request {intake} of key {self.key} has format version {stored['v']}, this release reads 1"
                 raise StateFormat(msg)
-            request = parse_request(stored["r"], options.key_by, intake, options.limits.record)
+            request = parse_stored(stored["r"], options.key_by, intake)
         except (ValueError, KeyError, TypeError, RejectedRecord) as error:
             msg = f"request {intake} of key {self.key} cannot be read from state: {error}"
             raise StateFormat(msg) from error

@@ -8,9 +8,10 @@ from enum import Enum
 from typing import Any, Generic, TypeVar, cast
 
 from flink_agents import codec
+from flink_agents.codec.json_text import dumps_exact
 from flink_agents.durable.outcome import Failed, Outcome
 from flink_agents.durable.slots import Slot
-from flink_agents.errors import HandleMisuse, NestedGather
+from flink_agents.errors import CallError, HandleMisuse, NestedGather
 from flink_agents.scheduler.call import Prepared
 
 __all__ = ["AsyncFuture", "CallOutcome", "DurableFuture", "GatherFuture", "Wait"]
@@ -110,9 +111,17 @@ class DurableFuture(AsyncFuture[Any]):
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the canonical JSON of the arguments as asked."""
+        """The SHA-256 of the canonical JSON of the arguments as asked.
+
+        A record may hold JSON that nests deeper than the codec carries. The call is refused when it is prepared, but
+        that refusal is recorded in a slot as well, which needs an identity: then it is that of the text.
+        """
         if self._digest is None:
-            self._digest = codec.digest(self.arguments)
+            try:
+                self._digest = codec.digest(self.arguments)
+            except CallError:
+                # In a list, so that no call which can run has the same: arguments are an object.
+                self._digest = codec.digest([dumps_exact(self.arguments, sort_keys=True)])
         return self._digest
 
     def prepare(self) -> Prepared:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flink_agents.durable.journal.sqlite import SqliteJournal
 from flink_agents.durable.store import StateName
 from flink_agents.options import Limits, Mode, ToolCallOptions, WorkerOptions
 from flink_agents.testing import ControlledTool, Harness, tool_request
@@ -254,6 +257,52 @@ def test_case_14_four_calls_four_results(tool_calls: ToolCallOptions) -> None:
         assert [result["status"] for result in harness.results()] == ["failed", "failed", "succeeded", "succeeded"]
         assert harness.results()[1]["error"]["type"] == "CancelledError"
         assert harness.results()[2]["value"] == "fine"
+
+
+@BOTH_MODES
+@pytest.mark.rule(4, 6, 17)
+@pytest.mark.parametrize("levels", [101, 380])
+@pytest.mark.parametrize("with_journal", [True, False])
+def test_arguments_too_deep_for_an_identity_of_their_own_are_one_failed_result(
+    tool_calls: ToolCallOptions, levels: int, with_journal: bool, tmp_path: Path
+) -> None:
+    held = ControlledTool("held")
+    deep: Any = 1
+    for _ in range(levels):
+        deep = [deep]
+    with (
+        closing(SqliteJournal(tmp_path / "journal.db")) as journal,
+        Harness([held, add], tool_calls=tool_calls, journal=journal if with_journal else None) as harness,
+    ):
+        harness.send(json.dumps(tool_request("k", ("add", {"a": deep, "b": 1}), ("held", {}))))
+        harness.run()
+        harness.checkpoint()
+        harness.crash()
+        harness.run()
+        held.running[-1].succeed("fine")
+        harness.run()
+        assert [result["status"] for result in harness.results()] == ["failed", "succeeded"]
+        assert harness.results()[0]["error"]["kind"] == "invalid_arguments"
+
+
+@pytest.mark.rule(1, 5)
+def test_a_request_that_was_taken_in_is_read_again_whatever_its_shape_and_the_limits_since() -> None:
+    held = ControlledTool("held")
+    deep = "[" * 380 + "]" * 380
+    # As text a few bytes a number, many times that once it is read and written again.
+    long = ",".join(["1e15"] * 100)
+    with Harness([held], limits=Limits(record=1500)) as harness:
+        for metadata in (deep, f"[{long}]"):
+            calls = '[{"function": {"name": "held", "arguments": {}}}]'
+            harness.send(f'{{"key": "k", "metadata": {metadata}, "tool_calls": {calls}}}')
+        harness.run()
+        harness.checkpoint()
+        harness.crash()
+        for _ in range(2):
+            harness.run()
+            held.running[-1].succeed("fine")
+        harness.run()
+        assert [response["metadata"] for response in harness.responses] == [json.loads(deep), [1e15] * 100]
 
 
 @pytest.mark.rule(12)
