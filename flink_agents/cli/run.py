@@ -26,7 +26,7 @@ from flink_agents.cluster.resume import Wish, compare, refuse_changes, resumes, 
 from flink_agents.cluster.runs import Ending, Run, create_run, digest, last_run
 from flink_agents.cluster.snapshots import Snapshot, check, newest
 from flink_agents.config.build import PreparedJob, prepare
-from flink_agents.config.schema import JobConfig
+from flink_agents.config.schema import JobConfig, JsonlSink
 from flink_agents.errors import CannotRestore, InvalidInput
 
 __all__ = ["run"]
@@ -132,6 +132,8 @@ def _execute(
             raise
         run_of_job.ended(outcome.how, str(outcome.snapshot) if outcome.snapshot else None)
     _report(console, config.name, cluster.log_file, outcome)
+    if outcome.how is Ending.FINISHED:
+        _say(console, _places(config))
     if as_json:
         output.result(json.dumps(outcome.summary.to_json()))
     return outcome
@@ -165,6 +167,14 @@ def _report(console: Console, name: str, log_file: Path, outcome: Outcome) -> No
     if outcome.uncertain:
         seen = ", ".join(f"{value:,} {what}" for what, value in outcome.uncertain.items())
         _say(console, f"not counted, because no completed checkpoint holds them: {seen}")
+
+
+def _places(config: JobConfig) -> str:
+    places = (
+        f"{name} in {sink.path}" if isinstance(sink, JsonlSink) else f"{name} on standard output"
+        for name, sink in (("responses", config.sink), ("rejects", config.rejects))
+    )
+    return ", ".join(places)
 
 
 def _say(console: Console, text: str) -> None:

@@ -46,6 +46,7 @@ def test_a_job_from_an_environment_that_is_not_activated(job: Job) -> None:
     assert summary["checkpoints"] >= 1
     assert summary["wall_s"] > 0
     assert "echo prints ü" in job.stderr
+    assert job.stderr.splitlines()[-1] == f"responses in {job.folder / 'out'}, rejects in {job.folder / 'rejects'}"
     for name in ("org.apache", "Warning", "pkg_resources", "py4j"):
         assert name not in job.stderr
     parts = list((job.folder / "out").iterdir())
@@ -65,7 +66,7 @@ def test_printed_records_alone_go_to_stdout(job: Job) -> None:
     records = [json.loads(line) for line in out]
     assert sorted(set(records[0]) | set(records[1])) == ["key", "reason", "record", "request_id", "results"]
     assert "echo prints a" in job.stderr
-    assert "requests" in job.stderr
+    assert job.stderr.splitlines()[-1] == "responses on standard output, rejects on standard output"
 
 
 def test_a_failing_job_shows_the_python_cause_and_names_the_log(job: Job) -> None:
