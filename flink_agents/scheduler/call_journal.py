@@ -183,7 +183,7 @@ class CallJournal:
     def _reconciled(self, call: RunningCall, completion: Completion) -> None:
         completion = completion._replace(call=call)
         outcome = completion.outcome
-        if isinstance(outcome, Failed) and isinstance(outcome.exception, _BodyNeverBegan):
+        if isinstance(outcome, Failed) and type(outcome.exception) is _BodyNeverBegan:
             call.set_attempts(call.attempts + 1)
             again = StartAgain(call.row, self._attempt.id, call.attempts, self._clock())
             # The reconciler gave the worker back; its body takes one anew and may exceed the pool by that one.

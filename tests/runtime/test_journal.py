@@ -211,6 +211,26 @@ def test_interrupting_a_reconciler_records_nothing(journal: SqliteJournal) -> No
         assert [result["value"] for result in harness.results()] == ["decided"]
 
 
+class HidesItsClass(Exception):
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        raise RuntimeError("no class to see")
+
+
+@pytest.mark.rule(15, 21)
+def test_a_reconcilers_exception_that_raises_when_it_is_looked_at_is_the_calls_failure(journal: SqliteJournal) -> None:
+    def reconcile(_: dict[str, Any]) -> Any:
+        raise HidesItsClass("x")
+
+    held = ControlledTool("held", on_interrupt=OnInterrupt.RECONCILE, reconcile=reconcile)
+    with Harness([held], journal=journal) as harness:
+        harness.send(tool_request("k", ("held", {})))
+        harness.run()
+        harness.crash()
+        harness.run()
+        assert [result["error"]["kind"] for result in harness.results()] == ["tool_error"]
+
+
 @pytest.mark.rule(43)
 def test_a_call_that_brings_the_task_down_again_and_again_is_recorded_failed(journal: SqliteJournal) -> None:
     runs: list[int] = []
