@@ -70,8 +70,12 @@ def check(job: RecoveryJob) -> None:
 
 @pytest.mark.flink
 @pytest.mark.rule(1, 2, 51)
-@BOTH_WAYS
-@pytest.mark.parametrize("points", CRASHES, ids=lambda points: "+".join(points) or "no crash")
+@pytest.mark.parametrize(
+    ("points", "polling"),
+    # While the drain polls, no processing-time timer fires in it, so its fault point is not passed there.
+    [(points, polling) for polling in (False, True) for points in CRASHES if not (polling and "timer" in str(points))],
+    ids=lambda value: ("polling" if value else "mailbox") if isinstance(value, bool) else "+".join(value) or "no crash",
+)
 def test_case_30_the_input_ends_while_slow_calls_are_pending(
     recovery_job: Callable[..., RecoveryJob],
     request_of: Callable[..., str],

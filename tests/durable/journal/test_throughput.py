@@ -1,4 +1,4 @@
-"""What the journal costs on this machine: shown with ``pytest -s`` and in the JUnit report, never asserted."""
+"""What the journal costs on this machine: shown with ``pytest -s``, never asserted."""
 
 from __future__ import annotations
 
@@ -57,9 +57,7 @@ def timed(writer: JournalWriter, operations: list[Finish | Start], pause_s: floa
     return time.perf_counter() - began, took
 
 
-def test_show_what_commits_cost(
-    synced: Journal, call_of: Callable[..., CallKey], record_property: Callable[[str, object], None]
-) -> None:
+def test_show_what_commits_cost(synced: Journal, call_of: Callable[..., CallKey]) -> None:
     def finishes(intake: int, count: int) -> list[Finish | Start]:
         return [Finish(call_of(n, intake=intake), VALUE, 1, "first", 1, 2) for n in range(count)]
 
@@ -80,7 +78,5 @@ def test_show_what_commits_cost(
         "answer_at_1000_per_s_p50_ms": round(statistics.median(paced) * 1e3, 2),
         "answer_at_1000_per_s_p99_ms": round(statistics.quantiles(paced, n=100)[98] * 1e3, 2),
     }
-    for name, value in shown.items():
-        record_property(name, value)
     sys.stdout.write(f"\n{type(synced).__name__}: {shown}\n")
     assert len(paced) == PACED
