@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
@@ -23,7 +24,7 @@ __all__ = ["check_places"]
 def check_places(loaded: Loaded) -> None:
     """Add an error for every file or folder that the job cannot use, also when other parts of the YAML are wrong.
 
-    Looks only; makes no folder and no file.
+    Leaves nothing behind: the folder it makes, to see whether one can be made, is gone when it returns.
     """
     source = _section(loaded, "source", JsonlSource)
     outputs = dict(_outputs(loaded))
@@ -108,6 +109,12 @@ def _check_output(loaded: Loaded, path: YamlPath, folder: Path) -> None:
         loaded.document.report(path, f"{there} is a file", "a folder")
     elif not os.access(there, os.W_OK | os.X_OK):
         loaded.document.report(path, f"{there} may not be written by this user")
+    else:
+        try:
+            # What may be written by its mode may still take nothing: /proc, or anything of root's.
+            os.rmdir(tempfile.mkdtemp(prefix=".probe-", dir=there))
+        except OSError as error:
+            loaded.document.report(path, f"nothing can be made in {there} ({error.strerror})", "a folder to write to")
 
 
 def _holds(folder: Path, inner: Path) -> bool:

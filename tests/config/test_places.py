@@ -97,6 +97,27 @@ def test_folders_are_looked_at_although_other_parts_are_wrong(job: Write, folder
     assert [error.split(": ")[1] for error in found] == ["sink.path", "source.path", "workers.threads"]
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no folder here that takes nothing even from root")
+@pytest.mark.parametrize("path", ["/proc", "/proc/deep/er"])
+@pytest.mark.parametrize("field", ["sink.path", "rejects.path", "flink.checkpoints.directory"])
+def test_an_output_where_not_even_root_can_write(job: Write, field: str, path: str) -> None:
+    (found,) = errors_of(job(), "sink={type: jsonl, path: out}", f"{field}={path}")
+    assert found.startswith(f"--set {field}: {field}: ")
+    assert "/proc" in found
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no folder here that takes nothing even from root")
+def test_the_place_of_an_output_that_cannot_be_made(job: Write) -> None:
+    (found,) = errors_of(job(Path(job()).read_text().replace("{type: print}", "{type: jsonl, path: /proc/x}")))
+    assert found.startswith("job.yaml:6:27: sink.path: ")
+
+
+def test_an_existing_output_is_left_as_it_was(job: Write, folder: Path) -> None:
+    (folder / "out").mkdir()
+    prepare(job(), ["sink={type: jsonl, path: out}"])
+    assert list((folder / "out").iterdir()) == []
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything")
 def test_permissions(job: Write, folder: Path) -> None:
     (folder / "requests.jsonl").chmod(0)
