@@ -17,6 +17,8 @@ __all__ = ["validate"]
 def validate(job: JobFile, overrides: Overrides = None, as_json: JsonFlag = False) -> None:
     """Check the job's YAML, its tools and its folders; report every error with file, line and column.
 
+    A SQLite journal is looked at if it is there, and not made; a PostgreSQL journal is not contacted.
+
     Exit code 0: the job can run; 2: it cannot.
     """
     report: dict[str, Any] = {"valid": False, "file": str(job), "errors": []}
@@ -31,7 +33,9 @@ def validate(job: JobFile, overrides: Overrides = None, as_json: JsonFlag = Fals
         names = prepared.registry.names()
         report |= {"valid": True, "name": prepared.config.name, "tools": list(names)}
         if not as_json:
-            typer.echo(f"{job}: the job '{prepared.config.name}' is valid ({len(names)} tools)")
+            typer.echo(
+                f"{job}: the job '{prepared.config.name}' is valid ({len(names)} tool{'s' if len(names) != 1 else ''})"
+            )
     if as_json:
         typer.echo(json.dumps(report, ensure_ascii=False))
     if not report["valid"]:

@@ -17,6 +17,8 @@ from flink_agents.config.fields import FOLDER
 from flink_agents.config.loader import Loaded
 from flink_agents.config.problems import nearest
 from flink_agents.config.schema import Flink, JobConfig, Journal, JsonlSink, JsonlSource, Sink, SqliteJournal
+from flink_agents.durable.journal.sqlite import SqliteJournal as JournalFile
+from flink_agents.errors import JournalError
 
 __all__ = ["check_places"]
 
@@ -34,8 +36,8 @@ def check_places(loaded: Loaded) -> None:
     for path, file in kept.items():
         if file.is_dir():
             loaded.document.report(path, f"{file} is a folder", "a file, or a path where one can be made")
-        else:
-            _check_output(loaded, path, file.parent)
+        elif not _check_output(loaded, path, file.parent):
+            _check_journal_file(loaded, path, file)
     if isinstance(source, JsonlSource):
         _check_source(loaded, source)
         for path, folder in {**outputs, **kept}.items():
@@ -97,14 +99,30 @@ def _check_source(loaded: Loaded, source: JsonlSource) -> None:
         report(("source", "follow"), f"{source.path} is a file", "a folder to watch, or `follow: false`")
 
 
-def _check_output(loaded: Loaded, path: YamlPath, folder: Path) -> None:
+def _check_journal_file(loaded: Loaded, path: YamlPath, file: Path) -> None:
+    try:
+        if file.exists() and not file.is_file():
+            loaded.document.report(path, f"{file} is no regular file", "a file, or a path where one can be made")
+        elif file.exists() and not os.access(file, os.R_OK | os.W_OK):
+            loaded.document.report(path, f"{file} may not be read and written by this user")
+        else:
+            JournalFile(file).check_file()
+    except OSError as error:
+        loaded.document.report(path, f"{file} cannot be looked at ({error.strerror})")
+    except JournalError as error:
+        loaded.document.report(path, str(error))
+
+
+def _check_output(loaded: Loaded, path: YamlPath, folder: Path) -> bool:
+    """Report why nothing can be written to the folder; return whether something was reported."""
+    known = len(loaded.document.errors)
     there = folder
     try:
         while not there.exists() and there != there.parent:
             there = there.parent
     except OSError as error:
         loaded.document.report(path, f"{folder} cannot be looked at ({error.strerror})")
-        return
+        return True
     if not there.is_dir():
         loaded.document.report(path, f"{there} is a file", "a folder")
     elif not os.access(there, os.W_OK | os.X_OK):
@@ -115,6 +133,7 @@ def _check_output(loaded: Loaded, path: YamlPath, folder: Path) -> None:
             os.rmdir(tempfile.mkdtemp(prefix=".probe-", dir=there))
         except OSError as error:
             loaded.document.report(path, f"nothing can be made in {there} ({error.strerror})", "a folder to write to")
+    return len(loaded.document.errors) > known
 
 
 def _holds(folder: Path, inner: Path) -> bool:

@@ -14,7 +14,7 @@ Command = Callable[..., Any]
 
 def test_a_job_that_can_run(command: Command, folder: Path) -> None:
     ended = command("validate", "job.yaml")
-    assert (ended.code, ended.out) == (0, "job.yaml: the job 'commanded' is valid (1 tools)\n")
+    assert (ended.code, ended.out) == (0, "job.yaml: the job 'commanded' is valid (1 tool)\n")
     # What a tool module prints when it is imported is not the command's output.
     assert ended.err == "imported\n"
 

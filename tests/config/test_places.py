@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from flink_agents.config.build import prepare
 from flink_agents.config.problems import ConfigErrors
+from flink_agents.durable.journal.rows import RunRow
+from flink_agents.durable.journal.sqlite import SqliteJournal
 
 Write = Callable[..., str]
 
@@ -116,6 +120,62 @@ def test_an_existing_output_is_left_as_it_was(job: Write, folder: Path) -> None:
     (folder / "out").mkdir()
     prepare(job(), ["sink={type: jsonl, path: out}"])
     assert list((folder / "out").iterdir()) == []
+
+
+@pytest.fixture
+def journal(folder: Path) -> Path:
+    """Make the journal's folder; return the file that the job has by default, which is not there."""
+    (folder / "state").mkdir()
+    return folder / "state" / "journal.db"
+
+
+def test_a_text_file_is_no_journal(job: Write, journal: Path) -> None:
+    journal.write_text("no database at all, but long enough to be looked at" * 20)
+    (found,) = errors_of(job())
+    assert found.startswith(f"job.yaml:1:1: journal.path: the journal {journal}: the file is no SQLite database")
+    (found,) = errors_of(job(), f"journal={{type: sqlite, path: {journal}}}")
+    assert found.startswith("--set journal: journal.path: ")
+
+
+def test_a_folder_is_no_journal(job: Write, journal: Path) -> None:
+    journal.mkdir()
+    (found,) = errors_of(job())
+    assert f"journal.path: {journal} is a folder" in found
+
+
+def test_a_pipe_is_no_journal(job: Write, journal: Path) -> None:
+    os.mkfifo(journal)
+    (found,) = errors_of(job())
+    assert f"journal.path: {journal} is no regular file" in found
+
+
+def test_a_database_of_something_else_is_no_journal(job: Write, journal: Path) -> None:
+    with closing(sqlite3.connect(journal)) as other:
+        other.execute("CREATE TABLE theirs (a)")
+    (found,) = errors_of(job())
+    assert "is a database of something else (table theirs)" in found
+
+
+@pytest.mark.parametrize("in_use", [False, True])
+def test_a_journal_is_left_as_it_is(job: Write, journal: Path, in_use: bool) -> None:
+    with closing(SqliteJournal(journal)) as ours:
+        ours.create_run(RunRow("run-1", "good", 1))
+        if not in_use:
+            ours.close()
+        before = {entry.name: entry.read_bytes() for entry in journal.parent.iterdir() if entry.suffix != ".db-shm"}
+        prepare(job())
+        after = {entry.name: entry.read_bytes() for entry in journal.parent.iterdir() if entry.suffix != ".db-shm"}
+    assert after == before
+
+
+def test_an_empty_file_becomes_a_journal(job: Write, journal: Path) -> None:
+    journal.touch()
+    prepare(job())
+    assert journal.stat().st_size == 0
+
+
+def test_a_database_server_is_not_asked(job: Write) -> None:
+    prepare(job(), ["journal={type: postgresql, dsn: 'postgresql://nobody@127.0.0.1:1/none'}"])
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything")

@@ -7,8 +7,9 @@ import sqlite3
 import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from urllib.parse import quote
 
 from flink_agents.durable.journal import sqlite_schema as sql
 from flink_agents.durable.journal.operations import (
@@ -68,6 +69,25 @@ class SqliteJournal(Journal):
     @property
     def place(self) -> str:  # noqa: D102 - as the protocol says
         return str(self.path)
+
+    def check_file(self) -> None:
+        """Look whether the file, if there is one, can be this journal; makes and changes nothing. Any thread.
+
+        Raises:
+            JournalError: saying what is wrong with it.
+        """
+        self._prepare_folder(create=False, missing_ok=True)
+        try:
+            if not self.path.exists() or self.path.stat().st_size == 0:
+                return
+            # Without a log nobody uses it, and to be read as any other it would be given one.
+            how = "mode=ro" if Path(f"{self.path}-wal").exists() else "immutable=1"
+            uri = f"file:{quote(str(self.path))}?{how}"
+            with closing(sqlite3.connect(uri, uri=True, timeout=self._busy_ms / 1000)) as connection:
+                # One without tables is left by a process that ended while it made them; the next one makes them.
+                self._check(connection, create=False, empty_ok=True)
+        except sqlite3.Error as error:
+            raise translated(error, self.path) from error
 
     def create_run(self, run: RunRow) -> None:  # noqa: D102
         with self._transaction() as connection:
@@ -295,14 +315,14 @@ class SqliteJournal(Journal):
             raise
         return connection
 
-    def _prepare_folder(self, *, create: bool) -> None:
+    def _prepare_folder(self, *, create: bool, missing_ok: bool = False) -> None:
         try:
             if self.path.is_dir():
                 msg = f"the journal {self.path} is a folder; `path` must name a file"
                 raise JournalRefused(msg)
             if create:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-            elif not self.path.exists():
+            elif not missing_ok and not self.path.exists():
                 msg = f"there is no journal {self.path} on this machine. " + ONE_MACHINE
                 raise JournalRefused(msg)
         except OSError as error:
@@ -338,7 +358,7 @@ class SqliteJournal(Journal):
                     raise
                 time.sleep(LOCKED_WAIT_S)
 
-    def _check(self, connection: sqlite3.Connection, *, create: bool) -> None:
+    def _check(self, connection: sqlite3.Connection, *, create: bool, empty_ok: bool = False) -> None:
         tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if "journal_format" in tables:
             row = connection.execute("SELECT max(version) FROM journal_format").fetchone()
@@ -349,7 +369,7 @@ class SqliteJournal(Journal):
         elif create:
             for statement in sql.CREATE.split(";\n"):
                 connection.execute(statement)
-        else:
+        elif not empty_ok:
             msg = f"the journal {self.path} is empty"
             raise JournalError(msg)
 
