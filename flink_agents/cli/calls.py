@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime, timezone
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,8 +20,9 @@ from flink_agents import codec
 from flink_agents.cli.arguments import JobFile, Overrides
 from flink_agents.config.build import journal_spec
 from flink_agents.config.loader import load
-from flink_agents.durable.journal.opening import open_journal
+from flink_agents.durable.journal.opening import JournalType, open_journal
 from flink_agents.durable.journal.rows import CallFilter, CallRow
+from flink_agents.durable.journal.stored import ONE_MACHINE
 from flink_agents.durable.outcome import Failed, Succeeded
 from flink_agents.durable.slots import SlotStatus
 from flink_agents.errors import InvalidInput, JournalError, RejectedRecord
@@ -75,6 +78,12 @@ def calls(
         request_id=request,
         status=None if status is None else SlotStatus(status.value),
     )
+    if spec.type is JournalType.SQLITE and _is_missing(Path(str(spec.path))):
+        msg = (
+            f"{place}: journal: there is no journal {spec.path} on this machine yet: run the job first, by "
+            f"`flink-agents run {shlex.quote(str(job))}`. If it ran elsewhere: {ONE_MACHINE}"
+        )
+        raise InvalidInput(msg)
     try:
         with closing(open_journal(spec, create=False)) as journal:
             # A journal is shared by runs, and PostgreSQL's maybe by jobs: only a row's own run says whose it is.
@@ -84,6 +93,17 @@ def calls(
     except JournalError as error:
         msg = f"{place}: journal: {error}"
         raise InvalidInput(msg) from error
+
+
+def _is_missing(file: Path) -> bool:
+    try:
+        file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        # It may be there: opening it says why it cannot be read.
+        return False
+    return False
 
 
 def _is_of(job: str, row: CallRow, journal: Any, jobs: dict[str, bool]) -> bool:

@@ -112,6 +112,8 @@ def test_a_journal_that_is_not_there(command: Command, folder: Path) -> None:
     done = command("calls", "job.yaml")
     assert (done.code, done.out) == (2, "")
     assert f"there is no journal {folder / 'state' / 'journal.db'} on this machine" in done.err
+    assert "run the job first, by `flink-agents run job.yaml`" in done.err
+    assert done.err.index("run the job first") < done.err.index("postgresql")
     assert not (folder / "state").exists()
     none = command("calls", "job.yaml", "--set", "journal=none")
     assert (none.code, none.err) == (2, "flink-agents: --set journal: the job has no journal\n")

@@ -172,6 +172,11 @@ def test_an_empty_file_becomes_a_journal(job: Write, journal: Path) -> None:
     journal.touch()
     prepare(job())
     assert journal.stat().st_size == 0
+    with closing(sqlite3.connect(journal)) as cut_off:
+        # As far as a process came that ended while it made the journal.
+        cut_off.execute("PRAGMA journal_mode = WAL")
+    assert journal.stat().st_size > 0
+    prepare(job())
 
 
 def test_a_database_server_is_not_asked(job: Write) -> None:
