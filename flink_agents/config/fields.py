@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import unicodedata
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
@@ -147,16 +148,23 @@ JobName = Annotated[str, _name, _name_schema]
 _key, _key_schema = _pattern(r"[^.\s]+(\.[^.\s]+)*", "a field name or a dotted path such as customer.id")
 KeyPath = Annotated[str, _key, _key_schema]
 
-NAMES = r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*"
+# JSON Schema has no word for what Python takes as a name, so editors are told less than is checked here.
+NAMES = r"[^\s.:]+(\.[^\s.:]+)*"
+
+
+def _is_dotted_name(text: str) -> bool:
+    return all(part.isidentifier() for part in text.split("."))
 
 
 def _function(value: Any) -> str:
     expected = "module:function, such as support_tools:lookup_order"
     text = _text(value, expected)
-    if re.fullmatch(f"{NAMES}:{NAMES}", text) is None:
-        dotted = re.fullmatch(NAMES, text) and "." in text
+    module, colon, name = text.partition(":")
+    if not (colon and _is_dotted_name(module) and _is_dotted_name(name)):
+        dotted = _is_dotted_name(text) and "." in text
         raise fail("", expected, ":".join(text.rsplit(".", 1)) if dotted else None)
-    return text
+    # As Python's compiler does with names: the same letters may be written by other characters.
+    return unicodedata.normalize("NFKC", text)
 
 
 FunctionReference = Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 
@@ -40,6 +41,24 @@ def declare(folder: Path, *entries: object, name: str = "tools.json") -> None:
 def test_the_defaults_are_those_of_the_options(job: Write, folder: Path) -> None:
     prepared = prepare(job_with(job, "function: good_tools:add"))
     assert prepared.options == OperatorOptions(key_by="session.id", module_path=(str(folder),))
+
+
+def test_a_function_has_any_name_that_python_takes(job: Write, folder: Path) -> None:
+    (folder / "größen_tools.py").write_text(
+        'def größe(x: int) -> int:\n    """Size."""\n    return x\n', encoding="utf-8"
+    )
+    prepared = prepare(job_with(job, "function: größen_tools:größe"))
+    assert prepared.registry.names() == ("größe",)
+    # The same name, its letters in two characters each.
+    decomposed = unicodedata.normalize("NFD", "größe")
+    prepared = prepare(job_with(job, f"function: größen_tools:{decomposed}"))
+    assert prepared.registry.names() == ("größe",)
+
+
+@pytest.mark.parametrize("name", ["1a:b", "a:b:c", "a..b:c", "a:", ":b", "a-b:c", "a:b²", "a：b"])
+def test_a_function_that_python_cannot_name(job: Write, name: str) -> None:
+    (found,) = errors_of(job_with(job, f"function: '{name}'"))
+    assert "expected module:function" in found
 
 
 def test_every_option_arrives(job: Write, folder: Path) -> None:

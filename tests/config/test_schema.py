@@ -44,6 +44,7 @@ def test_it_accepts_the_jobs_of_this_project(job: Path) -> None:
         {"journal": {"type": "postgresql", "dsn": "postgresql://h/d"}},
         {"journal": {"type": "postgresql", "dsn": {"env": "DSN"}, "retention": "24h"}},
         {"tools": [{"function": "m:f", "on_interrupt": "reconcile", "reconcile": "m:r"}]},
+        {"tools": [{"function": "größen.tools:Größe.in_cm"}]},
         {"sink": {"type": "jsonl", "path": "out", "roll": "10s"}},
         {"tools": [{"schema": "t.json", "function": "m:f", "execution": "async"}]},
         {"limits": {"result": "1.5MiB", "intake_wait": "0ms"}},
