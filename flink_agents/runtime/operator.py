@@ -17,7 +17,7 @@ from flink_agents.clock import monotonic_ms, now_ms
 from flink_agents.durable.journal.opening import JournalSpec
 from flink_agents.durable.store import WriteBehind
 from flink_agents.errors import Interrupted, InvalidInput, ProcessModeRefused
-from flink_agents.faults import Fault, no_fault
+from flink_agents.faults import Fault, engine_part, no_fault
 from flink_agents.options import OperatorOptions
 from flink_agents.runtime.deployment import check_version, module_folders
 from flink_agents.runtime.flink_state import RESTORED_BY, FlinkStore, KeyContext
@@ -96,7 +96,7 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
         sys.path.extend(entry for entry in folders if entry not in sys.path)
         self._attempt = Attempt()
         self._counters = FlinkCounters(runtime_context.get_metrics_group())
-        self._workers = process_workers(options.workers, self._fault)
+        self._workers = process_workers(options.workers, engine_part(self._fault))
         self._workers.serve(self._attempt)
         registry = build_registry(self._tools, folders)
         run_id = self._run_id or job_parameter(runtime_context, RUN_ID_PARAMETER)
@@ -111,7 +111,7 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
             clock=now_ms,
             attempt=self._attempt,
             counters=self._counters,
-            fault=self._fault,
+            fault=engine_part(self._fault),
             run_id=run_id or self._drawn_id,
             journal=port if self._observer is None else self._observer.port(port),
         )

@@ -86,7 +86,7 @@ def marker(folder: Path, points: Sequence[str]) -> Fault:
                 now = {"s": time.monotonic(), "epoch_s": time.time(), "cpu_s": time.thread_time()}
                 lines.write(json.dumps({"point": point, **now, "process_cpu_s": time.process_time()}) + "\n")
 
-    return mark
+    return _of_the_shell(mark)
 
 
 def profiler(folder: Path, mark: Fault) -> Fault:
@@ -105,7 +105,12 @@ def profiler(folder: Path, mark: Fault) -> Fault:
             running[-1].disable()
             running[-1].dump_stats(file)
 
-    return profile
+    return _of_the_shell(profile)
+
+
+def _of_the_shell(fault: Fault) -> Fault:
+    vars(fault)["shell_only"] = True
+    return fault
 
 
 def marks_of(folder: Path) -> dict[str, dict[str, float]]:
