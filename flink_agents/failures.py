@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import os
+import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields
@@ -307,12 +309,34 @@ def _trace(exc: BaseException, message: str, limit: int) -> str:
     while step is not None:
         frames, step = frames + 1, step.tb_next
     try:
-        lines = "".join(traceback.format_tb(exc.__traceback__, limit=-TRACE_FRAMES))
+        stack = traceback.extract_tb(exc.__traceback__, limit=-TRACE_FRAMES)
+        roots = _import_roots()
+        for frame in stack:
+            # Its source line is read by now.
+            frame.filename = _shown_file(frame.filename, roots)
+        lines = "".join(stack.format())
     except Exception as error:
         lines = f"  <traceback cannot be written: {type(error).__name__}>\n"
     skipped = f"  [{frames - TRACE_FRAMES} frames left out]\n" if frames > TRACE_FRAMES else ""
     last = codec.cut(f"{type(exc).__name__}: {message}", limit // 4)
     return codec.cut(skipped + lines, limit - limit // 4) + last
+
+
+def _import_roots() -> list[str]:
+    """Return what modules are imported from, the innermost first."""
+    found = set()
+    for entry in map(str, sys.path):
+        if os.path.isabs(entry):
+            found.add(entry.rstrip(os.sep) + os.sep)
+    found.discard(os.sep)
+    return sorted(found, key=len, reverse=True)
+
+
+def _shown_file(file: str, roots: list[str]) -> str:
+    """Return the file as its module is named: where code is installed is nothing to keep, or to show to others."""
+    if not os.path.isabs(file):
+        return file
+    return next((file[len(root) :] for root in roots if file.startswith(root)), os.path.basename(file))
 
 
 def _content(exc: BaseException) -> tuple[str | None, str | None]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import importlib
 import json
+import os
 import sys
 import threading
 import traceback
@@ -393,6 +395,28 @@ def test_chain_in_a_ring() -> None:
     assert str(replayed.__context__) == "second"
     assert replayed.__context__ is not None
     assert replayed.__context__.__context__ is None
+
+
+def test_a_trace_does_not_say_where_code_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "installed" / "some_shop"
+    package.mkdir(parents=True)
+    (package / "stock.py").write_text("def take(n):\n    raise KeyError(n)\n")
+    (tmp_path / "elsewhere.py").write_text("def call(function):\n    function(3)\n")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "installed")])
+    take = importlib.import_module("some_shop.stock").take
+    elsewhere: dict[str, Any] = {}
+    # Of no folder that modules are imported from.
+    exec(compile((tmp_path / "elsewhere.py").read_text(), str(tmp_path / "elsewhere.py"), "exec"), elsewhere)
+    with pytest.raises(KeyError) as caught:
+        elsewhere["call"](take)
+    trace = capture(caught.value).trace
+    assert f'File "{os.path.join("some_shop", "stock.py")}", line 2, in take\n    raise KeyError(n)\n' in trace
+    assert 'File "elsewhere.py", line 2, in call\n    function(3)\n' in trace
+    assert str(tmp_path) not in trace
+    with pytest.raises(LookupError) as caught_of_ours:
+        codec.imported("no_such_module:Class")
+    trace = capture(caught_of_ours.value).trace
+    assert f'File "{os.path.join("flink_agents", "codec", "classes.py")}"' in trace
 
 
 def test_deep_traceback_is_bounded() -> None:
