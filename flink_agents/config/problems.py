@@ -36,7 +36,9 @@ class ConfigError:
     hint: str | None = None
 
     def __str__(self) -> str:
-        where = f"{self.place.text}: {self.path}: " if self.path else f"{self.place.text}: "
+        # A `--set` has said already which field it is about.
+        named = not self.path or self.place.text == f"--set {self.path}"
+        where = f"{self.place.text}: " if named else f"{self.place.text}: {self.path}: "
         rest = f"; expected {self.expected}" if self.expected else ""
         text = f"{where}{self.message}{rest}" + (f"; did you mean '{self.hint}'?" if self.hint else "")
         # One line each, and no control characters of a file on the terminal.

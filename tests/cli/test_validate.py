@@ -23,9 +23,8 @@ def test_a_job_that_cannot(command: Command, folder: Path) -> None:
     ended = command("validate", "job.yaml", "--set", "workers.thread=3", "--set", "tools.0.function=loud_tools:ad")
     assert (ended.code, ended.out) == (2, "")
     assert ended.err.splitlines()[-3:] == [
-        "--set tools.0.function: tools.0.function: 'loud_tools:ad': module 'loud_tools' has no 'ad'; "
-        "did you mean 'add'?",
-        "--set workers.thread: workers.thread: unknown key `thread`; "
+        "--set tools.0.function: 'loud_tools:ad': module 'loud_tools' has no 'ad'; did you mean 'add'?",
+        "--set workers.thread: unknown key `thread`; "
         "expected 'threads', 'async_limit' or 'max_strays'; did you mean 'threads'?",
         "2 errors",
     ]
@@ -56,5 +55,5 @@ def test_errors_as_json(command: Command, folder: Path) -> None:
     report = json.loads(ended.out)
     assert (ended.code, report["valid"]) == (2, False)
     assert [error["text"] for error in report["errors"]] == [
-        "--set version: version: got the number 2; expected 1",
+        "--set version: got the number 2; expected 1",
     ]
