@@ -149,6 +149,8 @@ def _report(console: Console, name: str, log_file: Path, outcome: Outcome) -> No
         _say(console, f"Flink's log: {log_file}")
     if outcome.started:
         outcome.summary.show(console)
+    elif outcome.how in (Ending.STOPPED, Ending.CUT_OFF):
+        _say(console, f"job '{name}' was stopped before it started")
     stopped = outcome.stopped
     if stopped and stopped.savepoint:
         _say(console, f"stopped with savepoint {stopped.savepoint}")

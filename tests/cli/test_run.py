@@ -124,6 +124,7 @@ def test_ctrl_c_while_flink_starts(job: Job) -> None:
     process.send_signal(signal.SIGINT)
     assert process.wait(WAIT_S) == 130
     assert job.jvms() == []
+    assert "was stopped before it started" in job.stderr
     assert "Traceback" not in job.stderr
 
 
