@@ -252,3 +252,26 @@ def test_a_batch_that_fails_leaves_nothing(path: Path, call_of: CallOf) -> None:
         assert list(journal.calls()) == []
         journal.apply([finish(call_of(0))])
         assert recorded(journal, call_of(0))
+
+
+def test_a_look_at_what_a_crash_left_changes_nothing(path: Path, tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    left.mkdir()
+    with opened(path):
+        # As after a crash: the rows are in the log only, and its index may be gone.
+        for name in (path.name, f"{path.name}-wal"):
+            shutil.copy(path.parent / name, left)
+    before = {entry.name: entry.read_bytes() for entry in left.iterdir()}
+    with closing(SqliteJournal(left / path.name)) as journal:
+        journal.check_file()
+        assert {name: (left / name).read_bytes() for name in before} == before
+        assert journal.find_run("run-1") is not None
+
+
+def test_a_look_at_a_journal_of_a_newer_release(path: Path) -> None:
+    with opened(path):
+        pass
+    with closing(sqlite3.connect(path)) as newer, newer:
+        newer.execute("UPDATE journal_format SET version = 99")
+    with pytest.raises(JournalFormat, match="99"):
+        SqliteJournal(path).check_file()
