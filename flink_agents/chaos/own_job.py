@@ -15,6 +15,7 @@ __all__ = ["WorkFolder", "own_job"]
 
 LONGEST_INTERVAL_MS = 1_000
 ROLL_MS = 1_000
+CHECKPOINT_TIMEOUT = "20 s"
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,12 @@ def own_job(prepared: PreparedJob, work: WorkFolder) -> PreparedJob:
                     type="exponential-delay", initial=100, max=1_000, attempts=1_000_000
                 ),
                 # The last savepoint is looked through for what should not be there.
-                "options": {**flink.options, "execution.checkpointing.snapshot-compression": "false"},
+                "options": {
+                    **flink.options,
+                    "execution.checkpointing.snapshot-compression": "false",
+                    # See job.py: what a kill did to a checkpoint must not hold up the run for ten minutes.
+                    "execution.checkpointing.timeout": CHECKPOINT_TIMEOUT,
+                },
             }
         ),
     }
