@@ -122,7 +122,8 @@ class KeyActivity:
         """Record bodies that ended, begin calls that a worker is free for, and let the action go on."""
         run = self._run
         if run is not None:
-            run.launch(granted)
+            if granted:
+                run.launch(granted)
             if completions:
                 run.deliver(completions)
         elif self.head.waiting:

@@ -163,6 +163,7 @@ class ActionRun:
 
     def launch(self, calls: Sequence[RunningCall]) -> None:
         """Begin calls that waited for a worker and were granted one; a call nobody asks for any more gives it back."""
+        self._services.counters.inc("queued", -len(calls))
         for call in calls:
             if self.status is RunStatus.RUNNING and self._queued.pop(call.slot_index, None) is call:
                 self._begin_call(call)
@@ -282,6 +283,7 @@ class ActionRun:
             self._begin_call(call)
         else:
             self._queued[index] = call
+            services.counters.inc("queued")
 
     def _not_prepared(self, handle: DurableFuture, slot: Slot, exception: BaseException) -> None:
         services = self._services

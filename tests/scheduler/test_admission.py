@@ -48,6 +48,8 @@ def test_five_hundred_actions_wait_while_two_bodies_run() -> None:
         for key in range(500):
             harness.send(tool_request(key, ("held", {}), ("held", {})))
         harness.run()
+        # What dashboards see: two bodies run, and of each key the two calls of its request wait.
+        assert (harness.counters.counts["queued"], harness.counters.counts["in_flight"]) == (998, 2)
         most = 0
         while held.running:
             most = max(most, len(held.running))
@@ -55,6 +57,7 @@ def test_five_hundred_actions_wait_while_two_bodies_run() -> None:
             held.running[0].succeed("ok")
             harness.run()
         assert most == 2
+        assert (harness.counters.counts["queued"], harness.counters.counts["in_flight"]) == (0, 0)
         assert len(harness.responses) == 500
         assert harness.workers.threads.used == 0
 
