@@ -18,7 +18,7 @@ from flink_agents.durable.journal.postgresql_batch import Batch, renew_lease
 from flink_agents.durable.journal.postgresql_errors import Address, translated
 from flink_agents.durable.journal.protocol import Journal
 from flink_agents.durable.journal.rows import CallFilter, CallRow, RequestRow, RunRow, key_hash
-from flink_agents.durable.journal.stored import call_row, check_format, id_text, request_row, run_in_use, run_unknown
+from flink_agents.durable.journal.stored import call_row, check_format, request_row, run_in_use, run_unknown, where_of
 from flink_agents.errors import JournalError, JournalUnavailable
 
 __all__ = ["PostgresqlJournal"]
@@ -113,17 +113,7 @@ class PostgresqlJournal(Journal):
                 self._open_pool().check()
 
     def calls(self, wanted: CallFilter = CallFilter()) -> Iterator[CallRow]:  # noqa: B008, D102
-        conditions, values = [], []
-        for column, value in (
-            ("c.run_id", wanted.run_id),
-            ("c.key", wanted.key),
-            ("r.request_id", None if wanted.request_id is None else id_text(wanted.request_id)),
-            ("c.status", None if wanted.status is None else wanted.status.value),
-        ):
-            if value is not None:
-                conditions.append(f"{column} = %s")
-                values.append(value)
-        where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+        where, values = where_of(wanted, "%s")
         order = 'ORDER BY c.run_id, c.key COLLATE "C", c.intake, c.slot'
         with self._errors():
             connection = self._connect()

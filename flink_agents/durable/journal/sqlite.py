@@ -41,6 +41,7 @@ from flink_agents.durable.journal.stored import (
     request_row,
     run_in_use,
     run_unknown,
+    where_of,
 )
 from flink_agents.errors import JournalCorrupt, JournalError, JournalRefused, RunInUse, RunUnknown
 
@@ -173,17 +174,7 @@ class SqliteJournal(Journal):
         return sorted((request_row(row) for row in found), key=lambda row: row.intake)
 
     def calls(self, wanted: CallFilter = CallFilter()) -> Iterator[CallRow]:  # noqa: B008, D102
-        conditions, values = [], []
-        for column, value in (
-            ("c.run_id", wanted.run_id),
-            ("c.key", wanted.key),
-            ("r.request_id", None if wanted.request_id is None else id_text(wanted.request_id)),
-            ("c.status", None if wanted.status is None else wanted.status.value),
-        ):
-            if value is not None:
-                conditions.append(f"{column} = ?")
-                values.append(value)
-        where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+        where, values = where_of(wanted, "?")
         with self._errors():
             connection = self._open(reads_only=True)
             try:

@@ -19,6 +19,7 @@ from flink_agents.durable.journal.operations import (
     StartAgain,
 )
 from flink_agents.durable.journal.rows import (
+    CallFilter,
     CallKey,
     CallRow,
     RequestRow,
@@ -53,6 +54,7 @@ __all__ = [
     "run_in_use",
     "run_unknown",
     "status_text",
+    "where_of",
 ]
 
 FORMAT_VERSION = 1
@@ -85,6 +87,19 @@ def check_format(version: int, place: str) -> None:
             "use the release that wrote it, or a newer one"
         )
         raise JournalFormat(msg)
+
+
+def where_of(wanted: CallFilter, mark: str) -> tuple[str, list[str]]:
+    """Return the WHERE clause for the wanted calls, or nothing, and its values; ``mark`` stands for each of them."""
+    columns = {
+        "c.run_id": wanted.run_id,
+        "c.key": wanted.key,
+        "r.request_id": None if wanted.request_id is None else id_text(wanted.request_id),
+        "c.status": None if wanted.status is None else wanted.status.value,
+    }
+    asked = {column: value for column, value in columns.items() if value is not None}
+    conditions = " AND ".join(f"{column} = {mark}" for column in asked)
+    return (f"WHERE {conditions}" if conditions else ""), list(asked.values())
 
 
 def id_text(value: str) -> str:
