@@ -77,11 +77,6 @@ class SlotLog:
         slot.settle(outcome, duration_ms)
         self._dirty.add(slot.index)
 
-    def drop_after(self, length: int) -> None:
-        """Forget recorded slots from ``length`` on: the action ended without asking for them."""
-        del self._slots[length:]
-        self._dirty = {index for index in self._dirty if index < length}
-
     def clear(self) -> None:
         """Forget every slot: the request is answered."""
         self._slots.clear()
@@ -101,4 +96,5 @@ class SlotLog:
         if self._on_mismatch is OnMismatch.FAIL:
             raise IdentityMismatch(msg)
         _log.warning("%s; this slot and the %d after it run as new", msg, len(self._slots) - index - 1)
-        self.drop_after(index)
+        del self._slots[index:]
+        self._dirty = {kept for kept in self._dirty if kept < index}

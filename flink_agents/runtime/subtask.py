@@ -96,19 +96,6 @@ class Subtask:
         """Whether any request known to this attempt is unanswered."""
         return bool(self._busy)
 
-    @property
-    def waiting(self) -> int:
-        """How many prepared calls wait for a worker."""
-        return self._admission.waiting
-
-    def busy(self, key: str) -> bool:
-        """Whether the key has requests that this attempt knows and has not answered."""
-        return key in self._busy
-
-    def busy_keys(self) -> list[str]:
-        """Return the busy keys."""
-        return list(self._busy)
-
     def intake(self, key: str, record: str | dict[str, Any], store: WriteBehind) -> Turn:
         """Take one record in. ``key`` is the canonical key text, or begins with ``REJECT_KEY_PREFIX``."""
         turn = Turn()

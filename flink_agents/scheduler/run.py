@@ -109,11 +109,6 @@ class ActionRun:
         self._handles: dict[int, DurableFuture] = {}
         self._again: set[int] = set()
 
-    @property
-    def reserved(self) -> int:
-        """How many slots the action has asked for in this run."""
-        return self._reserved
-
     def begin(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         """Run the action from its top to its first wait that needs a worker, or to its end.
 
