@@ -15,6 +15,7 @@ __all__ = [
     "OnInterrupt",
     "OnMismatch",
     "OperatorOptions",
+    "Rate",
     "ToolCallOptions",
     "WorkerOptions",
 ]
@@ -58,11 +59,20 @@ class Execution(str, Enum):
 
 
 @dataclass(frozen=True)
+class Rate:
+    """At most ``count`` bodies begin within any ``per_ms`` milliseconds."""
+
+    count: int
+    per_ms: int = 1000
+
+
+@dataclass(frozen=True)
 class ToolCallOptions:
-    """Options of the built-in ``ToolCallAction``."""
+    """Options of the built-in ``ToolCallAction``; ``timeout_ms`` bounds the whole batch of a request's calls."""
 
     mode: Mode = Mode.PARALLEL
     max_in_flight: int = 16
+    timeout_ms: int | None = None
     on_mismatch: OnMismatch = OnMismatch.RERUN
 
 

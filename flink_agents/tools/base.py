@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flink_agents.options import Execution, OnInterrupt
+from flink_agents.options import Execution, OnInterrupt, Rate
+from flink_agents.retry import RetryPolicy
 
 __all__ = ["Body", "Tool", "ToolSpec"]
 
@@ -21,7 +22,8 @@ class ToolSpec:
 
     ``parameters`` is the JSON Schema of the arguments as a model sees it; ``max_concurrent`` bounds the bodies of this
     tool that run at once in one subtask (None: no bound of its own). ``on_interrupt`` says what happens to a call that
-    was cut off; ``fail`` and ``reconcile`` need a journal.
+    was cut off; ``fail`` and ``reconcile`` need a journal. ``timeout_ms`` bounds one attempt from the start of its body,
+    ``deadline_ms`` the call with all attempts and waits; ``rate`` bounds how many bodies begin, per subtask.
     """
 
     name: str
@@ -30,6 +32,10 @@ class ToolSpec:
     execution: Execution = Execution.THREAD
     max_concurrent: int | None = None
     on_interrupt: OnInterrupt = OnInterrupt.RERUN
+    timeout_ms: int | None = None
+    deadline_ms: int | None = None
+    retry: RetryPolicy | None = None
+    rate: Rate | None = None
 
 
 class Tool(ABC):
