@@ -1,4 +1,4 @@
-"""When a failed attempt of a call is followed by another one, and after what wait; pure decisions of the values layer."""
+"""When a failed attempt of a call is followed by another one, and after what wait: pure decisions, values layer."""
 
 from __future__ import annotations
 

@@ -22,8 +22,8 @@ class ToolSpec:
 
     ``parameters`` is the JSON Schema of the arguments as a model sees it; ``max_concurrent`` bounds the bodies of this
     tool that run at once in one subtask (None: no bound of its own). ``on_interrupt`` says what happens to a call that
-    was cut off; ``fail`` and ``reconcile`` need a journal. ``timeout_ms`` bounds one attempt from the start of its body,
-    ``deadline_ms`` the call with all attempts and waits; ``rate`` bounds how many bodies begin, per subtask.
+    was cut off; ``fail`` and ``reconcile`` need a journal. ``timeout_ms`` bounds one attempt from the start of its
+    body, ``deadline_ms`` the call with all attempts and waits; ``rate`` bounds how many bodies begin, per subtask.
     """
 
     name: str
