@@ -36,6 +36,7 @@ class ExecutionLogs:
         self._folder = folder
         self._read: dict[Path, int] = {}
         self._opens: list[Event] = []
+        self._begun: set[str] = set()
         self.events: list[Event] = []
         self.running: dict[int, set[str]] = {}
         """Calls whose body has begun and not ended, by process."""
@@ -58,6 +59,10 @@ class ExecutionLogs:
         """Return the processes in which attempts have opened since a moment."""
         return {event.pid for event in self._opens if event.at > at}
 
+    def begun_since(self, at: int) -> set[int]:
+        """Return the processes in which attempts that have opened since a moment have begun a body."""
+        return {event.pid for event in self._opens if event.at > at and event.attempt in self._begun}
+
     def opens_since(self, at: int) -> int:
         """Return how many attempts have opened since a moment."""
         return sum(event.at > at for event in self._opens)
@@ -71,6 +76,7 @@ class ExecutionLogs:
         running = self.running.setdefault(pid, set())
         if event.kind == "begin":
             running.add(event.call)
+            self._begun.add(event.attempt)
         elif event.kind == "end":
             running.discard(event.call)
         elif event.kind == "open":

@@ -12,19 +12,27 @@ __all__ = ["Moment", "Strike", "chosen", "strikes"]
 DELAY_S = (0.2, 2.5)
 """How long a recovered job works before the next kill is due."""
 AGAIN_S = (0.0, 0.8)
-"""How long after a kill the one follows that does not wait for the recovery."""
+"""How long after a kill the one follows that does not wait for the recovery, if bodies run by then."""
 
 
 class Moment(str, Enum):
-    """When a kill comes: at any time while calls run, during a checkpoint, right after another, during the restore."""
+    """When a kill comes.
+
+    ``WORK``: at any time while calls run. ``CHECKPOINT``: while one is pending, after another has completed. ``AGAIN``:
+    right after another kill, as soon as a body runs anywhere. ``OPEN``: while Flink restores state and opens the
+    operator, wherever it hits; it counts only where a TaskManager that lived on still runs bodies of the attempt
+    before. ``RESTORE``: at the first body that the restored attempt begins, so that of what it restored some calls are
+    answered or run and others wait.
+    """
 
     WORK = "work"
     CHECKPOINT = "checkpoint"
     AGAIN = "again"
+    OPEN = "open"
     RESTORE = "restore"
 
 
-BLOCK = (Moment.WORK, Moment.WORK, Moment.CHECKPOINT, Moment.AGAIN, Moment.WORK, Moment.RESTORE)
+BLOCK = (Moment.WORK, Moment.WORK, Moment.CHECKPOINT, Moment.AGAIN, Moment.OPEN, Moment.WORK, Moment.RESTORE)
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,7 @@ class Strike:
 
 
 def strikes(seed: int) -> Iterator[Strike]:
-    """Yield kills without end, the same ones for the same seed; each six of them hold every moment."""
+    """Yield kills without end, the same ones for the same seed; each seven of them hold every moment."""
     drawn = random.Random(f"flink-agents chaos {seed}")
     number = 0
     while True:

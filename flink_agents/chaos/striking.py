@@ -64,20 +64,30 @@ class Striking:
         self._until(self._has_recovered, RECOVERY_S, ASK_S, "the job did not recover")
 
     def _carry_out(self, strike: Strike) -> Kill:
+        return self._kill(strike, self._target(strike))
+
+    def _target(self, strike: Strike) -> int:
+        """Wait for the strike's moment and return the TaskManager that it hits."""
+        if strike.moment is Moment.OPEN:
+            self._wait_for(self._opens, RESTORE_S, ASK_S)
+            return chosen(strike, self._worthwhile() or self._indexes)
+        if strike.moment is Moment.RESTORE:
+            self._wait_for(lambda: bool(self._restoring()), RESTORE_S, LOOK_S)
+            return chosen(strike, self._restoring() or self._indexes)
         if strike.moment is Moment.AGAIN:
             time.sleep(strike.delay_s)
-            index = chosen(strike, self._indexes)
-        elif strike.moment is Moment.RESTORE:
-            self._wait_for(self._restores, RESTORE_S, ASK_S)
-            index = chosen(strike, self._indexes)
-        else:
-            self.wait_recovered()
-            time.sleep(strike.delay_s)
-            index = chosen(strike, self._hosts() or self._indexes)
-            self._wait_for(lambda: self._is_worth_it(index), MOMENT_S, LOOK_S)
-            if strike.moment is Moment.CHECKPOINT:
-                self._wait_for(self._checkpoint_is_pending, MOMENT_S, LOOK_S / 10)
-        return self._kill(strike, index)
+            self._wait_for(lambda: bool(self._worthwhile()), RESTORE_S, LOOK_S)
+            return chosen(strike, self._worthwhile() or self._indexes)
+        self.wait_recovered()
+        if strike.moment is Moment.CHECKPOINT:
+            # One that a kill left hanging has to expire first, and the next kill is to restore another checkpoint.
+            self._wait_for(lambda: checkpoint_ns(self._checkpoints) > self._last, MOMENT_S, ASK_S)
+        time.sleep(strike.delay_s)
+        index = chosen(strike, self._hosts() or self._indexes)
+        self._wait_for(lambda: index in self._worthwhile(), MOMENT_S, LOOK_S)
+        if strike.moment is Moment.CHECKPOINT:
+            self._wait_for(self._checkpoint_is_pending, MOMENT_S, LOOK_S / 10)
+        return index
 
     def _kill(self, strike: Strike, index: int) -> Kill:
         pid = self._cluster.pid(index)
@@ -96,17 +106,25 @@ class Striking:
         hosts = self._logs.opened_since(self._last)
         return [index for index in self._indexes if self._cluster.pid(index) in hosts]
 
-    def _is_worth_it(self, index: int) -> bool:
+    def _worthwhile(self) -> list[int]:
+        """Return the TaskManagers on which bodies run, of any attempt, if an outcome is in no checkpoint yet."""
         self._logs.update()
-        running = self._logs.running.get(self._cluster.pid(index))
-        return bool(running) and self._logs.last_commit > checkpoint_ns(self._checkpoints)
+        if self._logs.last_commit <= checkpoint_ns(self._checkpoints):
+            return []
+        return [index for index in self._indexes if self._logs.running.get(self._cluster.pid(index))]
+
+    def _restoring(self) -> list[int]:
+        """Return those of them on which an attempt that opened since the last kill has begun a body."""
+        worthwhile = self._worthwhile()
+        begun = self._logs.begun_since(self._last)
+        return [index for index in worthwhile if self._cluster.pid(index) in begun]
 
     def _checkpoint_is_pending(self) -> bool:
         """Whether Flink has begun a checkpoint and not completed it: its folder is there, the metadata is not."""
         newest = max(self._checkpoints.glob("*/chk-*"), key=_number, default=None)
         return newest is not None and not (newest / "_metadata").exists()
 
-    def _restores(self) -> bool:
+    def _opens(self) -> bool:
         return "INITIALIZING" in self._cluster.rest.job(self._job_id).tasks
 
     def _has_recovered(self) -> bool:
