@@ -29,13 +29,16 @@ from flink_agents.faults import Fault, no_fault
 from flink_agents.runtime.deployment import SHIPPED, installed_version
 from flink_agents.runtime.job_parameters import RUN_FOLDER_PARAMETER, RUN_ID_PARAMETER, VERSION_PARAMETER
 
-__all__ = ["FIXED_JOB_ID", "build", "flink_options", "main", "ship"]
+__all__ = ["EXPIRES", "FIXED_JOB_ID", "TOLERABLE", "build", "flink_options", "main", "ship"]
 
 FIXED_JOB_ID = "$internal.pipeline.job-id"
 """Flink's own option for the id that a job is to get, in hexadecimal."""
 
 RESTORED_FROM = "execution.state-recovery.path"
 """Flink's option for the checkpoint or savepoint that a job goes on from."""
+
+EXPIRES = "execution.checkpointing.timeout"
+TOLERABLE = "execution.checkpointing.tolerable-failed-checkpoints"
 
 
 def build(env: Any, prepared: PreparedJob, run: Run, *, marked_prints: bool = False, fault: Fault = no_fault) -> None:
@@ -77,7 +80,7 @@ def flink_options(config: JobConfig, run: Run, restore: Path | None = None) -> d
         # Flink wants the scheme written out, and the path as it is: no percent-encoding.
         "execution.checkpointing.dir": f"file://{run.checkpoints}",
         "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
-        "execution.checkpointing.timeout": _checkpoint_timeout(config),
+        **_expiry(config),
         # A checkpoint that back-pressure holds up for a second overtakes the records before it.
         "execution.checkpointing.unaligned.enabled": "true",
         "execution.checkpointing.aligned-checkpoint-timeout": "1 s",
@@ -98,15 +101,18 @@ def flink_options(config: JobConfig, run: Run, restore: Path | None = None) -> d
     return {**options, **flink.options}
 
 
-def _checkpoint_timeout(config: JobConfig) -> str:
-    """Return when a checkpoint expires, which fails the job."""
+def _expiry(config: JobConfig) -> dict[str, str]:
+    """Return when a checkpoint expires, and how many in a row may fail before the job does.
+
+    After a TaskManager was killed within a checkpoint, Flink's source coordinator may wait for an event that it held
+    back for the dead task and now never sends. The next checkpoint then hangs, and no split is handed out as long. Its
+    expiry is the way out: it lets the coordinator go on, and what it waited for is forgotten. Nothing is gained by
+    failing the job for it.
+    """
     if getattr(config.source, "follow", False):
-        # A source's message that a killed TaskManager never acknowledged holds up every later checkpoint; only the
-        # failover after the expiry ends that.
-        return "10 min"
-    # At the end of the input a checkpoint waits for the last calls. One that expired would have the same calls run
-    # again, and expire again.
-    return "7 d"
+        return {EXPIRES: "2 min", TOLERABLE: "2"}
+    # At the end of the input checkpoints wait for the last calls, for as long as those take: up to a week.
+    return {EXPIRES: "10 min", TOLERABLE: "1008"}
 
 
 def _write(stream: Any, sink: Sink, name: str, marked_prints: bool) -> None:

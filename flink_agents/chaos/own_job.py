@@ -8,6 +8,7 @@ from pathlib import Path
 from flink_agents.config.build import Declared, PreparedJob, journal_spec
 from flink_agents.config.schema import JsonlSink, JsonlSource, Restart, SqliteJournal
 from flink_agents.errors import InvalidInput
+from flink_agents.job import EXPIRES, TOLERABLE
 from flink_agents.options import Execution
 from flink_agents.tools.registry import build_registry
 
@@ -15,7 +16,7 @@ __all__ = ["WorkFolder", "own_job"]
 
 LONGEST_INTERVAL_MS = 1_000
 ROLL_MS = 1_000
-CHECKPOINT_TIMEOUT = "20 s"
+CHECKPOINT_TIMEOUT = "5 s"
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,9 @@ def own_job(prepared: PreparedJob, work: WorkFolder) -> PreparedJob:
                 "options": {
                     **flink.options,
                     "execution.checkpointing.snapshot-compression": "false",
-                    # See job.py: what a kill did to a checkpoint must not hold up the run for ten minutes.
-                    "execution.checkpointing.timeout": CHECKPOINT_TIMEOUT,
+                    # See job.py: a checkpoint that a kill left hanging must not hold up the run for minutes.
+                    EXPIRES: CHECKPOINT_TIMEOUT,
+                    TOLERABLE: "1000000",
                 },
             }
         ),

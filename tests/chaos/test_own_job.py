@@ -57,6 +57,8 @@ def test_a_job_that_would_give_up_does_not(own: PreparedJob, tmp_path: Path) -> 
 
     options = flink_options(own.config, Run())  # type: ignore[arg-type]  # all that is asked of it
     assert options["restart-strategy.type"] == "exponential-delay"
+    assert options["execution.checkpointing.timeout"] == "5 s"
+    assert int(options["execution.checkpointing.tolerable-failed-checkpoints"]) > 1000
     assert options["execution.checkpointing.dir"] == f"file://{tmp_path}/checkpoints"
     assert options["execution.checkpointing.interval"] == "1000 ms"
     assert options["pipeline.operator-chaining.enabled"] == "false"
