@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import random
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,76 +19,16 @@ KEYS = 23
 
 on_a_cluster = [pytest.mark.flink, pytest.mark.chaos, pytest.mark.timeout(300)]
 
-TOOLS = '''
-def look(name: str) -> str:
-    """Look."""
-    return f"seen {name}"
-
-
-async def fetch(name: str) -> dict[str, str]:
-    """Fetch."""
-    return {"name": name}
-
-
-def add(a: int, b: int) -> int:
-    """Add."""
-    return a + b
-
-
-def pay(cents: int) -> str:
-    """Pay."""
-    if cents % 7 == 0:
-        raise ValueError(f"{cents} cents are not paid")
-    return f"{cents} paid"
-'''
-
-JOB = """
-name: generated
-source: {type: jsonl, path: requests}
-key_by: session
-tools:
-  - function: generated_tools:look
-  - function: generated_tools:fetch
-  - {function: "generated_tools:add", execution: inline}
-  - {function: "generated_tools:pay", on_interrupt: fail}
-sink: {type: jsonl, path: out}
-flink: {parallelism: 2}
-"""
+JOB = Path(__file__).resolve().parents[2] / "jobs" / "generated"
 
 Run = Callable[..., tuple[int, str, str]]
 
 
-def records(count: int) -> list[str]:
-    """Return requests of one to four calls; some have no id, ask for a tool that is not there, or are none at all."""
-    drawn = random.Random(1)
-    made = []
-    for i in range(count):
-        if i % 29 == 7:
-            made.append(f"no json {i}")
-            continue
-        calls = []
-        for j in range(drawn.randint(1, 4)):
-            name = drawn.choice(["look", "fetch", "add", "pay", "gone"])
-            arguments = {
-                "look": {"name": f"n{i}"},
-                "fetch": {"name": f"f{i}"},
-                "add": {"a": i, "b": j},
-                "pay": {"cents": i * 10 + j},
-            }
-            calls.append({"id": f"c{j}", "function": {"name": name, "arguments": arguments.get(name, {})}})
-        record: dict[str, Any] = {"session": f"s{i % KEYS}", "tool_calls": calls}
-        made.append(json.dumps(record if i % 5 == 0 else {"id": f"r{i}", **record}))
-    return made
-
-
 def generate(folder: Path, count: int) -> str:
-    """Write the job with ``count`` requests in two files and return its YAML's path."""
-    (folder / "requests").mkdir(parents=True, exist_ok=True)
-    (folder / "generated_tools.py").write_text(TOOLS, encoding="utf-8")
-    (folder / "job.yaml").write_text(JOB, encoding="utf-8")
-    half = count // 2
-    for name, part in (("a.jsonl", records(count)[:half]), ("b.jsonl", records(count)[half:])):
-        (folder / "requests" / name).write_text("".join(f"{line}\n" for line in part), encoding="utf-8")
+    """Copy the job with ``count`` requests of one to four calls in two files and return its YAML's path."""
+    shutil.copytree(JOB, folder, ignore=shutil.ignore_patterns("requests", "state", "out", "rejects", "__pycache__"))
+    size = ["--requests", str(count), "--calls", "4", "--keys", str(KEYS)]
+    subprocess.run([sys.executable, str(folder / "generate.py"), *size], check=True, capture_output=True)
     return str(folder / "job.yaml")
 
 
@@ -128,7 +67,7 @@ class TestOnACluster:
         assert (report["requests"], report["rejects"]) == (96, 4)
         # Nothing but what the test wrote is in the job's own folder.
         assert sorted(path.name for path in (tmp_path / "job").iterdir() if path.name != "__pycache__") == [
-            "generated_tools.py", "job.yaml", "requests"
+            "README.md", "generate.py", "generated_tools.py", "job.yaml", "requests"
         ]  # fmt: skip
 
     @pytest.mark.parametrize("guarantee", ["journal", "fence"])
