@@ -31,13 +31,13 @@ def records(count: int, *, calls: int, keys: int, seed: int) -> Iterator[str]:
         asked = []
         for j in range(drawn.randint(1, calls)):
             name = drawn.choice(["look", "fetch", "add", "pay", "gone"])
-            arguments: dict[str, Any] = {
+            arguments: dict[str, dict[str, Any]] = {
                 "look": {"name": f"n{i}"},
                 "fetch": {"name": f"f{i}"},
                 "add": {"a": i, "b": j},
                 "pay": {"cents": i * 10 + j},
-            }.get(name, {})
-            asked.append({"id": f"c{j}", "function": {"name": name, "arguments": arguments}})
+            }
+            asked.append({"id": f"c{j}", "function": {"name": name, "arguments": arguments.get(name, {})}})
         record = {"session": f"s{i % keys}", "tool_calls": asked}
         yield json.dumps(record if i % NO_ID_EVERY == 0 else {"id": f"r{i}", **record})
 
