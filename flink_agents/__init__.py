@@ -16,7 +16,17 @@ from flink_agents.errors import (
     InvalidInput,
     Uncapturable,
 )
-from flink_agents.options import Execution, Limits, Mode, OnInterrupt, OnMismatch, ToolCallOptions, WorkerOptions
+from flink_agents.options import (
+    Execution,
+    Limits,
+    Mode,
+    OnInterrupt,
+    OnMismatch,
+    Rate,
+    ToolCallOptions,
+    WorkerOptions,
+)
+from flink_agents.retry import NonRetryable, RetryLater, RetryPolicy
 from flink_agents.scheduler.call_journal import NOT_STARTED
 from flink_agents.scheduler.tool_context import ToolContext, current_tool_context
 from flink_agents.tools import FunctionTool, SchemaTool, Tool, ToolSpec, tool
@@ -36,8 +46,12 @@ __all__ = [
     "InvalidInput",
     "Limits",
     "Mode",
+    "NonRetryable",
     "OnInterrupt",
     "OnMismatch",
+    "Rate",
+    "RetryLater",
+    "RetryPolicy",
     "SchemaDeclaration",
     "SchemaTool",
     "Tool",

@@ -13,7 +13,7 @@ from pyflink.common import Types
 from pyflink.datastream import DataStream
 
 from flink_agents.clock import now_ms
-from flink_agents.config.build import journal_spec
+from flink_agents.config.build import journal_spec, tool_call_options
 from flink_agents.config.fields import JobName, KeyPath
 from flink_agents.config.problems import nearest
 from flink_agents.config.schema import (
@@ -32,7 +32,7 @@ from flink_agents.durable.journal.opening import JournalSpec, open_journal
 from flink_agents.durable.journal.rows import RunRow
 from flink_agents.errors import InvalidInput, RejectedRecord
 from flink_agents.faults import Fault, no_fault
-from flink_agents.options import Limits, OperatorOptions, ToolCallOptions, WorkerOptions
+from flink_agents.options import Limits, OperatorOptions, WorkerOptions
 from flink_agents.records import request_key
 from flink_agents.runtime.job_parameters import RUN_ID_PARAMETER
 from flink_agents.runtime.operator import REJECTS, STATISTICS, ToolCallOperator
@@ -113,7 +113,7 @@ def tool_calls(stream: DataStream, *, key_by: str, tools: Sequence[Declaration],
     limits = {_IN_MILLISECONDS.get(name, name): value for name, value in checked.limits.model_dump().items()}
     operator_options = OperatorOptions(
         key_by=checked.key_by,
-        tool_calls=ToolCallOptions(**checked.tool_calls.model_dump()),
+        tool_calls=tool_call_options(checked.tool_calls),
         workers=WorkerOptions(**checked.workers.model_dump()),
         limits=Limits(**limits),
     )

@@ -5,6 +5,7 @@
     Exception
       FlinkAgentsError                 has a stable ``code``
         InvalidInput                   bad YAML, bad options: names the place and the fix
+          InvalidOption                what is said about how a tool's calls run; knows which options it is about
           RunRefused                   the state of a job's runs forbids what was asked; names the way on
           CannotRestore                a checkpoint or savepoint is missing, damaged or of another job
         ClusterFault                   a Flink cluster cannot be started, reached or understood
@@ -67,6 +68,7 @@ __all__ = [
     "Interrupted",
     "InvalidArguments",
     "InvalidInput",
+    "InvalidOption",
     "JobNotFound",
     "JournalCorrupt",
     "JournalError",
@@ -102,6 +104,19 @@ class InvalidInput(FlinkAgentsError):
     """Raised when configuration or an option is wrong; the message names the place and the fix."""
 
     code = "invalid_input"
+
+
+class InvalidOption(InvalidInput):
+    """Raised when an option of a tool is wrong; ``options`` are those it is about (``retry.on.0``), nearest first."""
+
+    code = "invalid_option"
+
+    def __init__(self, message: str, *options: str) -> None:
+        super().__init__(message)
+        self.options = options
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (str(self), *self.options)
 
 
 class RunRefused(InvalidInput):

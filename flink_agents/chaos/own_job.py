@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flink_agents.config.build import Declared, PreparedJob, journal_spec
+from flink_agents.config.build import PreparedJob, journal_spec
 from flink_agents.config.schema import JsonlSink, JsonlSource, Restart, SqliteJournal
+from flink_agents.config.tools import Declared
 from flink_agents.errors import InvalidInput
 from flink_agents.job import EXPIRES, TOLERABLE
 from flink_agents.options import Execution

@@ -22,9 +22,9 @@ from flink_agents.cli.interrupts import Interrupts
 from flink_agents.cli.jobmanager import EXIT_FAILED, cluster_errors
 from flink_agents.config.build import PreparedJob, prepare_loaded
 from flink_agents.config.loader import read
-from flink_agents.config.units import UnitError, parse_duration
 from flink_agents.errors import InvalidInput
 from flink_agents.runtime.observation import Guarantee
+from flink_agents.units import UnitError, parse_duration
 
 __all__ = ["chaos"]
 

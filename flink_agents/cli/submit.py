@@ -13,8 +13,8 @@ from flink_agents.cli.jobmanager import JobManager, cluster_errors, jobmanager_r
 from flink_agents.cluster.lock import JobLock
 from flink_agents.cluster.submission import Submission, check_cluster
 from flink_agents.config.remote import prepare_for_cluster
-from flink_agents.config.units import UnitError, parse_duration
 from flink_agents.errors import InvalidInput
+from flink_agents.units import UnitError, parse_duration
 
 __all__ = ["submit"]
 

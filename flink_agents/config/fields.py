@@ -12,19 +12,22 @@ from urllib.parse import unquote, urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from flink_agents.config.units import UnitError, format_duration, parse_duration, parse_size
+from flink_agents.options import Rate
+from flink_agents.units import UnitError, format_duration, parse_duration, parse_rate, parse_size
 
 __all__ = [
     "FOLDER",
     "PROBLEM",
     "DsnText",
     "Duration",
+    "ExceptionReference",
     "FunctionReference",
     "JobName",
     "KeyPath",
     "LocalPath",
     "OptionName",
     "OptionValue",
+    "RateText",
     "Size",
     "ToolName",
     "VariableName",
@@ -95,9 +98,9 @@ def at_least(minimum: str | int) -> AfterValidator:
 
 
 def _unit(parse: Any) -> Any:
-    def validate(value: Any) -> int:
+    def validate(value: Any) -> Any:
         try:
-            return int(parse(value))
+            return parse(value)
         except UnitError as error:
             raise fail(str(error), error.expected, error.hint) from error
 
@@ -117,6 +120,13 @@ Size = Annotated[
     WithJsonSchema({"type": "string", "pattern": r"^[0-9]+(\.[0-9]+)? ?(KiB|MiB|GiB)$"}),
 ]
 """Bytes, written as ``256KiB``, ``4MiB`` or ``1GiB``."""
+
+RateText = Annotated[
+    Rate,
+    _unit(parse_rate),
+    WithJsonSchema({"type": "string", "pattern": r"^[0-9]+ ?/ ?[smh]$"}),
+]
+"""How many, and within what time, written as ``50/s``, ``300/m`` or ``1000/h``."""
 
 
 def _text(value: Any, expected: str) -> str:
@@ -169,6 +179,20 @@ def _function(value: Any) -> str:
 
 FunctionReference = Annotated[
     str, PlainValidator(_function), WithJsonSchema({"type": "string", "pattern": f"^{NAMES}:{NAMES}$"})
+]
+
+
+def _exception(value: Any) -> str:
+    expected = "an exception such as TimeoutError, httpx.TransportError or my_module:Outer.Name"
+    text = _text(value, expected)
+    module, colon, name = text.rpartition(":")
+    if not (_is_dotted_name(name) and (not colon or _is_dotted_name(module))):
+        raise fail("", expected)
+    return unicodedata.normalize("NFKC", text)
+
+
+ExceptionReference = Annotated[
+    str, PlainValidator(_exception), WithJsonSchema({"type": "string", "pattern": f"^({NAMES}:)?{NAMES}$"})
 ]
 
 _tool, _tool_schema = _pattern(r"[^\s<]\S{0,255}", "a tool name of 1 to 256 characters, without spaces")

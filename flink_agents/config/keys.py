@@ -83,7 +83,8 @@ def _unwrap(annotation: Any, metadata: tuple[Any, ...], value: Any) -> tuple[Any
         for member in get_args(annotation):
             if any(isinstance(entry, Tag) and entry.tag == tag for entry in getattr(member, "__metadata__", ())):
                 return _unwrap(member, (), value)
-    return None, ()
+    optional = [member for member in get_args(annotation) if member is not type(None)]
+    return _unwrap(optional[0], (), value) if len(optional) == 1 else (None, ())
 
 
 def _is_model(annotation: Any) -> bool:

@@ -15,12 +15,14 @@ from flink_agents.config.document import Document
 from flink_agents.config.fields import (
     DsnText,
     Duration,
+    ExceptionReference,
     FunctionReference,
     JobName,
     KeyPath,
     LocalPath,
     OptionName,
     OptionValue,
+    RateText,
     Size,
     ToolName,
     VariableName,
@@ -30,8 +32,8 @@ from flink_agents.config.fields import (
     has_type,
     not_truth,
 )
-from flink_agents.config.units import format_duration
 from flink_agents.options import Execution, Mode, OnInterrupt, OnMismatch
+from flink_agents.units import format_duration
 
 __all__ = [
     "Checkpoints",
@@ -47,6 +49,7 @@ __all__ = [
     "PostgresqlJournal",
     "PrintSink",
     "Restart",
+    "Retry",
     "SchemaToolsConfig",
     "Sink",
     "SqliteJournal",
@@ -91,6 +94,32 @@ Sink = Annotated[
 ]
 
 
+Timeout = Annotated[Duration, at_least("1ms")]
+
+
+class Retry(Section):
+    """When a failed attempt of a call is followed by another one; the waits between them are timers, not workers."""
+
+    attempts: Annotated[int, Field(ge=1)] = Field(description="Most attempts of one call, the first one included.")
+    initial: Duration = given("200ms", "Wait before the second attempt.")
+    multiplier: Annotated[float, Field(ge=1)] = given(2.0, "Each further wait is so many times the one before.")
+    max: Duration | None = given(None, "Longest wait; 5s if left out, or `initial` if that is longer.")
+    jitter: Annotated[float, Field(ge=0, le=1)] = given(0.2, "A wait is up to this fraction longer or shorter.")
+    on: list[ExceptionReference] | None = given(
+        None,
+        "Exceptions that are worth another attempt, with their subclasses: built-in names, or module.Name. Left out: "
+        "every Exception of the tool's own, but no time-out.",
+        examples=[["TimeoutError", "httpx.TransportError"]],
+    )
+
+    @field_validator("max")
+    @classmethod
+    def _not_below_initial(cls, value: int | None, info: Any) -> int | None:
+        if value is not None and value < info.data.get("initial", value):
+            raise fail("is shorter than `initial`", "a duration not below it")
+        return value
+
+
 class ToolOptions(Section):
     """What every kind of tool entry may say."""
 
@@ -116,6 +145,20 @@ class ToolOptions(Section):
         "module:attribute of the function that looks whether a call took effect; only with on_interrupt: reconcile.",
         examples=["support_tools:find_refund"],
     )
+    timeout: Timeout | None = given(None, "Bounds one attempt, from the start of its body; not for inline tools.")
+    deadline: Timeout | None = given(
+        None, "Bounds a call with all its attempts and the waits between them; not below `timeout`."
+    )
+    retry: Retry | None = given(None, "When a failed attempt is followed by another one.")
+    rate: RateText | None = given(None, "Most bodies of one tool that begin, per subtask: 50/s, 300/m, 1000/h.")
+
+    @field_validator("deadline")
+    @classmethod
+    def _not_below_timeout(cls, value: int | None, info: Any) -> int | None:
+        timeout = info.data.get("timeout")
+        if value is not None and timeout is not None and value < timeout:
+            raise fail("bounds all attempts", f"a duration not below `timeout`, which is {format_duration(timeout)}")
+        return value
 
 
 class FunctionToolConfig(ToolOptions):
@@ -154,6 +197,11 @@ class ToolCalls(Section):
 
     mode: Mode = given("parallel", "parallel: max_in_flight at once. sequential: one by one.", strict=False)
     max_in_flight: Annotated[int, Field(ge=1)] = given(16, "Most calls of one request that run at once.")
+    timeout: Timeout | None = given(
+        None,
+        "Bounds all calls of one request, from when they are asked for: what runs then is a time-out, what did not "
+        "begin is not started.",
+    )
     on_mismatch: OnMismatch = given(
         "rerun",
         "After a restore, a recorded call that is not the one asked for: rerun it and those after it, or fail the job.",

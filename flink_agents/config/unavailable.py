@@ -16,7 +16,7 @@ __all__ = ["UNAVAILABLE", "Unavailable", "refuse_unavailable"]
 
 @dataclass(frozen=True)
 class Unavailable:
-    """A key (``tools.*.retry``) or a value of one (``source.type`` = ``kafka``); ``*`` is any position of a list.
+    """A key (``tools.*.mcp``) or a value of one (``source.type`` = ``kafka``); ``*`` is any position of a list.
 
     ``whole``: the mapping that holds it makes no sense without it, so nothing else is said about that mapping.
     """
@@ -27,12 +27,7 @@ class Unavailable:
 
 
 UNAVAILABLE: tuple[Unavailable, ...] = (
-    # Time, retries and rates of a call; user-written actions.
-    Unavailable("tools.*.timeout"),
-    Unavailable("tools.*.deadline"),
-    Unavailable("tools.*.retry"),
-    Unavailable("tools.*.rate"),
-    Unavailable("tool_calls.timeout"),
+    # User-written actions.
     Unavailable("agent"),
     # Injected arguments and secrets; other kinds of tool.
     Unavailable("config"),

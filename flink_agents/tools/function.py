@@ -24,21 +24,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar, cast, overload
 
 from pydantic import ValidationError
+from typing_extensions import Unpack
 
 from flink_agents.errors import InvalidArguments, InvalidInput
-from flink_agents.options import Execution, OnInterrupt
-from flink_agents.tools.base import Body, Tool, ToolSpec
+from flink_agents.tools.base import Body, Tool
 from flink_agents.tools.contextual import with_context
-from flink_agents.tools.interruption import Interruption, Reconciler, choose_interruption, reconcile_by_name
+from flink_agents.tools.interruption import Interruption, choose_interruption, reconcile_by_name
+from flink_agents.tools.options import CallOptions, OptionKeywords, stated_by
 from flink_agents.tools.refusal import refusal
 from flink_agents.tools.signature import Signature, describe, explain, read_signature, underlying
-from flink_agents.tools.specification import checked_bound, checked_name, choose_execution, own_copy
+from flink_agents.tools.specification import checked_name, own_copy, specify
 
 __all__ = ["FunctionTool", "ToolOptions", "declared_options", "tool"]
 
@@ -46,21 +47,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "__flink_agents_tool__"
 
 
-@dataclass(frozen=True)
-class ToolOptions:
+@dataclass(frozen=True, kw_only=True)
+class ToolOptions(CallOptions):
     """What the author of a tool says about it; None leaves it to the function or to the default."""
 
     name: str | None = None
     description: str | None = None
-    execution: Execution | str | None = None
-    max_concurrent: int | None = None
-    on_interrupt: OnInterrupt | str | None = None
-    reconcile: Reconciler | None = None
-
-    @property
-    def interruption(self) -> Interruption:
-        """What is said about calls that were cut off."""
-        return Interruption(self.on_interrupt, self.reconcile)
 
 
 @overload
@@ -70,10 +62,7 @@ def tool(
     *,
     name: str | None = None,
     description: str | None = None,
-    execution: Execution | str | None = None,
-    max_concurrent: int | None = None,
-    on_interrupt: OnInterrupt | str | None = None,
-    reconcile: Reconciler | None = None,
+    **options: Unpack[OptionKeywords],
 ) -> Callable[[F], F]: ...
 def tool(function: Any = None, /, **options: Any) -> Any:
     """Mark a function as a tool and say how it wants to be run; the job's YAML overrides each option.
@@ -91,6 +80,14 @@ def tool(function: Any = None, /, **options: Any) -> Any:
             took effect. It takes by name what it needs of the tool's parameters, and a ``ToolContext`` if it has a
             parameter of that type. What it returns or raises becomes the call's outcome; ``NOT_STARTED`` lets the call
             run.
+        timeout: bounds one attempt from the start of its body: ``"5s"``, also ``ms``, ``m``, ``h``, ``d``, or a
+            timedelta. Not for ``inline``. A ``def`` cannot be stopped: it keeps its thread, and its result is dropped.
+        deadline: bounds the call with all attempts and the waits between them; not below ``timeout``.
+        retry: when a failed attempt is followed by another: a ``RetryPolicy``, or a dict with the names and units of
+            the job YAML, such as ``{"attempts": 3, "initial": "200ms", "on": [httpx.TransportError, "TimeoutError"]}``.
+            ``attempts`` counts the first one too. Without ``on``, every ``Exception`` of the tool's own is worth
+            another attempt, but no time-out.
+        rate: how many bodies begin at most, per subtask: ``"50/s"``, ``"300/m"``, ``"1000/h"``.
 
     Raises:
         TypeError: for an option that does not exist.
@@ -115,14 +112,13 @@ class FunctionTool(Tool):
 
     Args:
         function: a function, bound method, partial or callable object; every parameter needs a type.
-        name, description, execution, max_concurrent, on_interrupt, reconcile: as for ``tool``, and stronger than what
-            it said.
-        search_path: folders in which a reconciler given by reference is looked up first.
+        name, description, options: as for ``tool``, and stronger than what it said.
+        search_path: folders in which a reconciler or an exception given by reference is looked up first.
 
     Raises:
         InvalidInput: for ``*args``, a parameter without a type or with a type that has no JSON Schema, an ``async def``
             that should run inline or on a thread, a ``def`` that should run on the event loop, a reconciler that does
-            not fit.
+            not fit, an option that is wrong or does not go with another one.
     """
 
     def __init__(
@@ -131,15 +127,13 @@ class FunctionTool(Tool):
         *,
         name: str | None = None,
         description: str | None = None,
-        execution: Execution | str | None = None,
-        max_concurrent: int | None = None,
-        on_interrupt: OnInterrupt | str | None = None,
-        reconcile: Reconciler | None = None,
         search_path: Sequence[str | Path] = (),
+        **options: Unpack[OptionKeywords],
     ) -> None:
         if not callable(cast("object", function)) or inspect.isclass(function):
             msg = f"a tool must be a function, not {function!r}"
             raise InvalidInput(msg)
+        asked = CallOptions(**options)
         declared = declared_options(function)
         own_name = getattr(underlying(function), "__name__", None)
         named = checked_name(name or declared.name or own_name, "a function tool")
@@ -147,18 +141,17 @@ class FunctionTool(Tool):
         text, self._described = describe(function)
         # Filled here, so that a wrong signature is refused where the tool is declared.
         self._signature = read_signature(function, named, self._described)
-        interrupt, self._reconcile = choose_interruption(
-            named, Interruption(on_interrupt, reconcile), declared.interruption, search_path
-        )
+        interrupt, self._reconcile = choose_interruption(named, asked.interruption, declared.interruption, search_path)
         if self._reconcile is not None:
             self._reconciler = reconcile_by_name(named, self._reconcile, self._signature.names)
-        self.spec = ToolSpec(
-            name=named,
-            description=next((given for given in (description, declared.description) if given is not None), text),
-            parameters=own_copy(self._signature.parameters),
-            execution=choose_execution(named, function, execution or declared.execution),
-            max_concurrent=checked_bound(named, declared.max_concurrent if max_concurrent is None else max_concurrent),
-            on_interrupt=interrupt,
+        self.spec = specify(
+            named,
+            next((given for given in (description, declared.description) if given is not None), text),
+            self._signature.parameters,
+            function,
+            asked.over(declared),
+            interrupt,
+            search_path,
         )
 
     @property
@@ -167,27 +160,19 @@ class FunctionTool(Tool):
         return self._function
 
     def override(
-        self,
-        name: str | None = None,
-        execution: Execution | str | None = None,
-        max_concurrent: int | None = None,
-        on_interrupt: OnInterrupt | str | None = None,
-        reconcile: Reconciler | None = None,
-        search_path: Sequence[str | Path] = (),
+        self, name: str | None = None, search_path: Sequence[str | Path] = (), **options: Unpack[OptionKeywords]
     ) -> FunctionTool:
         """Return this tool with other options; None keeps what it has."""
+        asked = CallOptions(**options)
         own = Interruption(self.spec.on_interrupt, self._reconcile)
-        interrupt, decides = choose_interruption(
-            name or self.spec.name, Interruption(on_interrupt, reconcile), own, search_path
-        )
+        interrupt, decides = choose_interruption(name or self.spec.name, asked.interruption, own, search_path)
+        merged = replace(asked.over(stated_by(self.spec)), on_interrupt=interrupt, reconcile=decides)
         return FunctionTool(
             self._function,
             name=name or self.spec.name,
             description=self.spec.description,
-            execution=execution or self.spec.execution,
-            max_concurrent=max_concurrent if max_concurrent is not None else self.spec.max_concurrent,
-            on_interrupt=interrupt,
-            reconcile=decides,
+            search_path=search_path,
+            **merged.keywords(),
         )
 
     def prepare(self, arguments: dict[str, Any]) -> Body:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from flink_agents.errors import InvalidInput
 from flink_agents.tools.refusal import nearest
 
-__all__ = ["resolve"]
+__all__ = ["resolve", "resolve_exception"]
 
 
 def resolve(reference: str, search_path: Sequence[str | Path] = ()) -> Any:
@@ -45,6 +46,35 @@ def resolve(reference: str, search_path: Sequence[str | Path] = ()) -> Any:
             msg = f"{reference!r}: {holder} has no {step!r}" + (f"; did you mean {meant!r}?" if meant else "")
             raise InvalidInput(msg) from error
     return value
+
+
+def resolve_exception(reference: str, search_path: Sequence[str | Path] = ()) -> type[BaseException]:
+    """Return the exception class of a ``reference``: ``TimeoutError``, ``package.Name`` or ``package:Outer.Name``.
+
+    Raises:
+        InvalidInput: as ``resolve`` does, and for a name without a dot that is no built-in one's, or for what is no
+            exception class.
+    """
+    if not reference.isidentifier():
+        module, _, name = reference.rpartition(".")
+        found = resolve(reference if ":" in reference else f"{module}:{name}", search_path)
+    else:
+        found = getattr(builtins, reference, None)
+        if found is None:
+            known = [name for name, value in vars(builtins).items() if _is_exception(value)]
+            meant = nearest(reference, known)
+            msg = f"{reference!r} is no built-in exception, and names no module" + (
+                f"; did you mean {meant!r}?" if meant else ""
+            )
+            raise InvalidInput(msg)
+    if not _is_exception(found):
+        msg = f"{reference!r} is no exception class"
+        raise InvalidInput(msg)
+    return cast("type[BaseException]", found)
+
+
+def _is_exception(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, BaseException)
 
 
 def _put_first(search_path: Iterable[str | Path]) -> None:

@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from flink_agents.errors import InvalidInput
+from flink_agents.errors import InvalidInput, InvalidOption
 from flink_agents.options import OnInterrupt
 from flink_agents.tools.base import Body, ToolSpec
+from flink_agents.tools.callables import is_async
 from flink_agents.tools.contextual import CONTEXT, arrange, context_parameters, with_context
 from flink_agents.tools.imports import resolve
-from flink_agents.tools.specification import is_async
 
 __all__ = [
     "Interruption",
@@ -54,18 +54,21 @@ def choose_interruption(
     useless = stronger.reconcile is not None and not is_reconciled
     if useless or (weaker.reconcile is not None and said is not OnInterrupt.RECONCILE and asked is None):
         msg = f"tool {tool!r}: reconcile is only used with on_interrupt: reconcile, and it says {on_interrupt.value}"
-        raise InvalidInput(msg)
+        raise InvalidOption(msg, "reconcile", "on_interrupt")
     if not is_reconciled:
         return on_interrupt, None
     found = stronger.reconcile if stronger.reconcile is not None else weaker.reconcile
     if isinstance(found, str):
-        found = resolve(found, search_path)
+        try:
+            found = resolve(found, search_path)
+        except InvalidInput as error:
+            raise InvalidOption(str(error), "reconcile") from error
     if found is None:
         msg = f"tool {tool!r}: on_interrupt: reconcile needs `reconcile`, which looks whether a call took effect"
-        raise InvalidInput(msg)
+        raise InvalidOption(msg, "on_interrupt")
     if not callable(found):
         msg = f"tool {tool!r}: reconcile must be a function, not {found!r}"
-        raise InvalidInput(msg)
+        raise InvalidOption(msg, "reconcile")
     return on_interrupt, found
 
 
@@ -76,7 +79,7 @@ def _word(tool: str, given: OnInterrupt | str | None) -> OnInterrupt | None:
         return OnInterrupt(given)
     except ValueError:
         msg = f"tool {tool!r}: on_interrupt must be one of {', '.join(o.value for o in OnInterrupt)}, not {given!r}"
-        raise InvalidInput(msg) from None
+        raise InvalidOption(msg, "on_interrupt") from None
 
 
 def reconcile_by_name(
@@ -104,7 +107,7 @@ def reconcile_by_name(
                     f"tool {tool!r}: its reconciler {reconcile!r} needs {parameter.name!r}; it gets the tool's own "
                     f"parameters by name ({', '.join(sorted(known)) or 'there are none'}) and a ToolContext"
                 )
-                raise InvalidInput(msg)
+                raise InvalidOption(msg, "reconcile", "on_interrupt")
     given = dict.fromkeys(contexts, CONTEXT)
 
     def body(arguments: Mapping[str, Any]) -> Body:
@@ -125,7 +128,7 @@ def reconcile_call(tool: str, reconcile: Callable[..., Any]) -> Callable[[str, d
         arrange(reconcile, contexts, ["name", {}])
     except TypeError as error:
         msg = f"tool {tool!r}: the reconciler must be callable as reconcile(tool_name, arguments), not {reconcile!r}"
-        raise InvalidInput(msg) from error
+        raise InvalidOption(msg, "reconcile", "on_interrupt") from error
 
     def body(name: str, arguments: dict[str, Any]) -> Body:
         return _body(reconcile, *arrange(reconcile, contexts, [name, arguments]))
@@ -154,4 +157,4 @@ def _parameters(tool: str, reconcile: Callable[..., Any]) -> list[inspect.Parame
         return list(inspect.signature(reconcile).parameters.values())
     except (TypeError, ValueError) as error:
         msg = f"tool {tool!r}: its reconciler {reconcile!r} has no signature that Python can read"
-        raise InvalidInput(msg) from error
+        raise InvalidOption(msg, "reconcile", "on_interrupt") from error

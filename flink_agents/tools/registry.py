@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from flink_agents.errors import InvalidInput, UnknownTool
-from flink_agents.options import Execution, OnInterrupt
 from flink_agents.tools.base import Tool, ToolSpec
 from flink_agents.tools.function import FunctionTool
 from flink_agents.tools.imports import resolve
-from flink_agents.tools.interruption import Reconciler
+from flink_agents.tools.options import CallOptions
 from flink_agents.tools.refusal import bounded, nearest
 from flink_agents.tools.schema_file import schema_tools
 
@@ -24,27 +23,25 @@ _MAX_GUESSES = 256
 
 
 @dataclass(frozen=True)
-class FunctionDeclaration:
-    """A function tool as a job declares it: by reference (``module:attribute``), the callable, or a ready tool."""
+class FunctionDeclaration(CallOptions):
+    """A function tool as a job declares it: by reference (``module:attribute``), the callable, or a ready tool.
+
+    Its options (by keyword) are those of ``tool``, and stronger.
+    """
 
     function: str | Callable[..., Any] | Tool
     name: str | None = None
-    execution: Execution | str | None = None
-    max_concurrent: int | None = None
-    on_interrupt: OnInterrupt | str | None = None
-    reconcile: Reconciler | None = None
 
 
 @dataclass(frozen=True)
-class SchemaDeclaration:
-    """The tools of one schema file with their handler; ``entries`` are what ``load_entries`` read from it."""
+class SchemaDeclaration(CallOptions):
+    """The tools of one schema file with their handler; ``entries`` are what ``load_entries`` read from it.
+
+    Its options (by keyword) hold for each of them.
+    """
 
     entries: tuple[Mapping[str, Any], ...]
     function: str | Callable[..., Any]
-    execution: Execution | str | None = None
-    max_concurrent: int | None = None
-    on_interrupt: OnInterrupt | str | None = None
-    reconcile: Reconciler | None = None
 
 
 Declaration: TypeAlias = Tool | Callable[..., Any] | str | FunctionDeclaration | SchemaDeclaration
@@ -129,43 +126,19 @@ def _make(declared: Declaration, search_path: Sequence[str | Path]) -> Iterable[
         return [declared]
     if isinstance(declared, SchemaDeclaration):
         handler = _object(declared.function, search_path)
-        return schema_tools(
-            declared.entries,
-            handler,
-            execution=declared.execution,
-            max_concurrent=declared.max_concurrent,
-            on_interrupt=declared.on_interrupt,
-            reconcile=declared.reconcile,
-            search_path=search_path,
-        )
+        return schema_tools(declared.entries, handler, search_path=search_path, **declared.keywords())
     if not isinstance(declared, FunctionDeclaration):
         declared = FunctionDeclaration(declared)
     function = _object(declared.function, search_path)
-    overrides = (
-        declared.name,
-        declared.execution,
-        declared.max_concurrent,
-        declared.on_interrupt,
-        declared.reconcile,
-    )
+    options = declared.keywords()
     if isinstance(function, FunctionTool):
-        return [function.override(*overrides, search_path=search_path)]
+        return [function.override(declared.name, search_path, **options)]
     if isinstance(function, Tool):
-        if any(override is not None for override in overrides):
+        if declared.name is not None or declared.says_something:
             msg = f"{function!r} says itself how it is named and run; it takes no options here"
             raise InvalidInput(msg)
         return [function]
-    return [
-        FunctionTool(
-            function,
-            name=declared.name,
-            execution=declared.execution,
-            max_concurrent=declared.max_concurrent,
-            on_interrupt=declared.on_interrupt,
-            reconcile=declared.reconcile,
-            search_path=search_path,
-        )
-    ]
+    return [FunctionTool(function, name=declared.name, search_path=search_path, **options)]
 
 
 def _object(function: str | Callable[..., Any] | Tool, search_path: Sequence[str | Path]) -> Any:

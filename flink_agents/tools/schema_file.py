@@ -10,20 +10,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
 import jsonschema_rs
+from typing_extensions import Unpack
 
 from flink_agents.errors import InvalidArguments, InvalidInput
-from flink_agents.options import Execution, OnInterrupt
-from flink_agents.tools.base import Body, Tool, ToolSpec
+from flink_agents.tools.base import Body, Tool
 from flink_agents.tools.contextual import arrange, context_parameters, with_context
-from flink_agents.tools.interruption import Interruption, Reconciler, choose_interruption, reconcile_call
+from flink_agents.tools.interruption import Interruption, choose_interruption, reconcile_call
+from flink_agents.tools.options import CallOptions, OptionKeywords
 from flink_agents.tools.refusal import MAX_PROBLEMS, bounded, field_path, json_type, refusal
-from flink_agents.tools.specification import checked_bound, checked_name, choose_execution, own_copy
+from flink_agents.tools.specification import checked_name, own_copy, specify
 
 __all__ = ["Handler", "SchemaTool", "load_entries", "schema_tools"]
 
@@ -42,8 +44,8 @@ class SchemaTool(Tool):
     Args:
         entry: ``{"name", "description"?, "parameters"}``, or the same as OpenAI, Anthropic or MCP write it.
         handler: called with the tool's name and the arguments.
-        execution, max_concurrent, on_interrupt: as for a function tool.
-        reconcile: as for a function tool, but called as ``reconcile(tool_name, arguments)``.
+        search_path, options: as for a function tool, but ``reconcile`` is called as ``reconcile(tool_name,
+            arguments)``.
 
     Raises:
         InvalidInput: for an entry without name, a schema that is none, describes no object, or refers to a file or URL.
@@ -54,13 +56,11 @@ class SchemaTool(Tool):
         entry: Mapping[str, Any],
         handler: Handler,
         *,
-        execution: Execution | str | None = None,
-        max_concurrent: int | None = None,
-        on_interrupt: OnInterrupt | str | None = None,
-        reconcile: Reconciler | None = None,
         search_path: Sequence[str | Path] = (),
+        **options: Unpack[OptionKeywords],
     ) -> None:
         name, description, parameters = _read_entry(entry)
+        asked = CallOptions(**options)
         self._handler = handler
         self._contexts = context_parameters(handler) if callable(cast("object", handler)) else frozenset[str]()
         try:
@@ -68,19 +68,10 @@ class SchemaTool(Tool):
         except TypeError as error:
             msg = f"tool {name!r}: the handler must be callable as handler(tool_name, arguments), not {handler!r}"
             raise InvalidInput(msg) from error
-        interrupt, self._reconcile = choose_interruption(
-            name, Interruption(on_interrupt, reconcile), Interruption(), search_path
-        )
+        interrupt, self._reconcile = choose_interruption(name, asked.interruption, Interruption(), search_path)
         if self._reconcile is not None:
             self._reconciler = reconcile_call(name, self._reconcile)
-        self.spec = ToolSpec(
-            name=name,
-            description=description,
-            parameters=own_copy(parameters),
-            execution=choose_execution(name, handler, execution),
-            max_concurrent=checked_bound(name, max_concurrent),
-            on_interrupt=interrupt,
-        )
+        self.spec = specify(name, description, parameters, handler, asked, interrupt, search_path)
         # Compiled here, so that a wrong schema is refused where the tool is declared.
         self._validator = _compile(name, self.spec.parameters)
 
@@ -142,11 +133,8 @@ def schema_tools(
     entries: Iterable[Mapping[str, Any]],
     handler: Handler,
     *,
-    execution: Execution | str | None = None,
-    max_concurrent: int | None = None,
-    on_interrupt: OnInterrupt | str | None = None,
-    reconcile: Reconciler | None = None,
     search_path: Sequence[str | Path] = (),
+    **options: Unpack[OptionKeywords],
 ) -> list[SchemaTool]:
     """Make a tool of each entry. All wrong entries are reported at once, each by its place in the list.
 
@@ -154,20 +142,15 @@ def schema_tools(
         InvalidInput: for a wrong entry or a name that occurs twice.
     """
     # Once for all: each entry would otherwise import it, and say the same of it.
-    _, decides = choose_interruption("*", Interruption(on_interrupt, reconcile), Interruption(), search_path)
+    asked = CallOptions(**options)
+    _, decides = choose_interruption("*", asked.interruption, Interruption(), search_path)
+    each = replace(asked, reconcile=decides).keywords()
     tools: list[SchemaTool] = []
     reasons: list[str] = []
     seen: dict[str, int] = {}
     for place, entry in enumerate(entries, start=1):
         try:
-            made = SchemaTool(
-                entry,
-                handler,
-                execution=execution,
-                max_concurrent=max_concurrent,
-                on_interrupt=on_interrupt,
-                reconcile=decides,
-            )
+            made = SchemaTool(entry, handler, search_path=search_path, **each)
         except InvalidInput as error:
             reasons.append(f"entry {place}: {error}")
             continue

@@ -1,17 +1,20 @@
-"""The parts of a specification that both kinds of tools check alike: name, place of execution, bound, own copy."""
+"""The specification of a tool, and the parts of it that all kinds of tools check alike."""
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 from flink_agents.errors import InvalidInput
-from flink_agents.options import Execution
+from flink_agents.options import Execution, OnInterrupt
+from flink_agents.tools.base import ToolSpec
+from flink_agents.tools.callables import is_async
+from flink_agents.tools.options import CallOptions
+from flink_agents.tools.timing import read_timing
 
-__all__ = ["checked_bound", "checked_name", "choose_execution", "is_async", "own_copy"]
+__all__ = ["checked_bound", "checked_name", "choose_execution", "own_copy", "specify"]
 
 _MAX_NAME_CHARS = 256
 
@@ -34,6 +37,36 @@ def checked_name(name: Any, place: str) -> str:
     return name
 
 
+def specify(
+    name: str,
+    description: str,
+    parameters: Mapping[str, Any],
+    function: Callable[..., Any],
+    options: CallOptions,
+    on_interrupt: OnInterrupt,
+    search_path: Sequence[str | Path] = (),
+) -> ToolSpec:
+    """Return the specification of a tool whose bodies are calls of ``function``, its options read and checked.
+
+    Raises:
+        InvalidInput: for an option that is wrong in itself or does not go with another one.
+    """
+    execution = choose_execution(name, function, options.execution)
+    timing = read_timing(name, options, execution, search_path)
+    return ToolSpec(
+        name=name,
+        description=description,
+        parameters=own_copy(parameters),
+        execution=execution,
+        max_concurrent=checked_bound(name, options.max_concurrent),
+        on_interrupt=on_interrupt,
+        timeout_ms=timing.timeout_ms,
+        deadline_ms=timing.deadline_ms,
+        retry=timing.retry,
+        rate=timing.rate,
+    )
+
+
 def checked_bound(tool: str, max_concurrent: Any) -> int | None:
     """Return ``max_concurrent`` if it is None or at least 1.
 
@@ -44,14 +77,6 @@ def checked_bound(tool: str, max_concurrent: Any) -> int | None:
         return max_concurrent
     msg = f"tool {tool!r}: max_concurrent must be a whole number of at least 1, not {max_concurrent!r}"
     raise InvalidInput(msg)
-
-
-def is_async(function: Callable[..., Any]) -> bool:
-    """Return whether calling ``function`` gives a coroutine: ``async def``, also under partials and as ``__call__``."""
-    inner: Any = function
-    while isinstance(inner, functools.partial):
-        inner = inner.func
-    return inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(getattr(type(inner), "__call__", None))  # noqa: B004
 
 
 def choose_execution(tool: str, function: Callable[..., Any], asked: Execution | str | None) -> Execution:

@@ -218,12 +218,14 @@ ENTRIES = [
     (
         "\n  - {function: 'a:b', schema: t.json, name: x}",
         "5:39: tools.0.name: unknown key `name`; "
-        "expected 'function', 'execution', 'max_concurrent', 'on_interrupt', 'reconcile' or 'schema'",
+        "expected 'function', 'execution', 'max_concurrent', 'on_interrupt', 'reconcile', "
+        "'timeout', 'deadline', 'retry', 'rate' or 'schema'",
     ),
     (
         "\n  - {function: 'a:b', max_concurent: 2}",
         "5:23: tools.0.max_concurent: unknown key `max_concurent`; "
-        "expected 'function', 'execution', 'max_concurrent', 'on_interrupt', 'reconcile' or 'name'; "
+        "expected 'function', 'execution', 'max_concurrent', 'on_interrupt', 'reconcile', "
+        "'timeout', 'deadline', 'retry', 'rate' or 'name'; "
         "did you mean 'max_concurrent'?",
     ),
 ]
@@ -390,7 +392,8 @@ OVERRIDES = [
     ("tool_cals.mode=x", f"tool_cals: unknown key `tool_cals`; expected {TOP}; did you mean 'tool_calls'?"),
     (
         "tool_calls.mod=x",
-        "tool_calls.mod: unknown key `mod`; expected 'mode', 'max_in_flight' or 'on_mismatch'; did you mean 'mode'?",
+        "tool_calls.mod: unknown key `mod`; expected 'mode', 'max_in_flight', 'timeout' or 'on_mismatch'; "
+        "did you mean 'mode'?",
     ),
     ("tools.1.name=x", "tools.1: the list `tools` has 1 entries; expected a position from 0 to 0"),
     ("tools.first.name=x", "tools.first: the list `tools` has 1 entries; expected a position from 0 to 0"),

@@ -37,10 +37,6 @@ def error_of(job: Write, **parts: str) -> str:
 NOT_YET = "is not available in this version of flink-agents"
 
 CASES = [
-    ({"tool": ", timeout: 5s"}, "5:23: tools.0.timeout: `timeout`"),
-    ({"tool": ", deadline: 30s"}, "5:23: tools.0.deadline: `deadline`"),
-    ({"tool": ", retry: {attempts: 3, on: [httpx.TransportError]}"}, "5:23: tools.0.retry: `retry`"),
-    ({"tool": ", rate: 50/s"}, "5:23: tools.0.rate: `rate`"),
     ({"tool": ", inject: {tenant: {from: config, key: tenant}}"}, "5:23: tools.0.inject: `inject`"),
     ({"entry": "  - {class: 'm:C', name: x, foo: 1}\n"}, "7:6: tools.2.class: `class`"),
     ({"entry": "  - execute: {provider: local}\n"}, "7:5: tools.2.execute: `execute`"),
@@ -51,7 +47,6 @@ CASES = [
     ({"more": "rejects: {type: kafka}"}, "8:17: rejects.type: `type: kafka`"),
     ({"more": "agent: m:agent"}, "8:1: agent: `agent`"),
     ({"more": "config: {tenant: acme, api_key: {env: API_KEY}}"}, "8:1: config: `config`"),
-    ({"more": "tool_calls: {timeout: 30s}"}, "8:14: tool_calls.timeout: `timeout`"),
 ]
 
 
@@ -73,11 +68,11 @@ def test_every_row_has_a_case() -> None:
 
 def test_an_override_is_refused_too(job: Write) -> None:
     with pytest.raises(ConfigErrors) as error:
-        load(job(), ["tools.0.retry.attempts=3", "tools.0.retry.max=5s"])
-    assert str(error.value) == f"--set tools.0.retry.attempts: tools.0.retry: `retry` {NOT_YET}"
+        load(job(), ["tools.0.mcp.command=x", "tools.0.mcp.args=y"])
+    assert str(error.value) == f"--set tools.0.mcp.command: tools.0.mcp: `mcp` {NOT_YET}"
 
 
 def test_the_rest_of_the_file_is_still_checked(job: Write) -> None:
     with pytest.raises(ConfigErrors) as error:
-        load(job(), ["tools.0.timeout=5s", "tools.0.nmae=x", "sink.type=kafka", "workers.threads=0"])
+        load(job(), ["tools.1.mcp.command=x", "tools.0.nmae=x", "sink.type=kafka", "workers.threads=0"])
     assert len(error.value.errors) == 4

@@ -153,7 +153,7 @@ def test_a_handler_takes_it_too(execution: str) -> None:
         return [ctx.tool, name, arguments]
 
     for made in (handler, trailing):
-        with Harness([SchemaDeclaration(({"name": "remote"},), made, execution)]) as harness:
+        with Harness([SchemaDeclaration(({"name": "remote"},), made, execution=execution)]) as harness:
             harness.send(tool_request("k", ("remote", {"n": 1})))
             harness.run()
             assert harness.results()[0]["value"] == ["remote", "remote", {"n": 1}]

@@ -1,11 +1,22 @@
-"""Durations and sizes as people write them in the job YAML, turned into milliseconds and bytes."""
+"""Durations, sizes and rates as people write them, turned into milliseconds, bytes and counts: the values layer."""
 
 from __future__ import annotations
 
 import re
 from fractions import Fraction
 
-__all__ = ["MAX_DURATION_MS", "MAX_SIZE", "UnitError", "format_duration", "format_size", "parse_duration", "parse_size"]
+from flink_agents.options import Rate
+
+__all__ = [
+    "MAX_DURATION_MS",
+    "MAX_SIZE",
+    "UnitError",
+    "format_duration",
+    "format_size",
+    "parse_duration",
+    "parse_rate",
+    "parse_size",
+]
 
 DURATION_UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 SIZE_UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -24,7 +35,10 @@ SIZE_SLIPS = {
     "k": "KiB", "kb": "KiB", "kib": "KiB", "m": "MiB", "mb": "MiB", "mib": "MiB", "g": "GiB", "gb": "GiB", "gib": "GiB",
 }  # fmt: skip
 
+RATE_UNITS = {"s": 1_000, "m": 60_000, "h": 3_600_000}
+
 QUANTITY = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([A-Za-z]{0,12})")
+RATE = re.compile(r"([0-9]{1,9}) ?/ ?([A-Za-z]{1,12})")
 
 
 class UnitError(ValueError):
@@ -53,6 +67,33 @@ def parse_size(value: object) -> int:
         UnitError: for anything else, a number without a unit and a fraction of a byte included.
     """
     return _parse(value, SIZE_UNITS, SIZE_SLIPS, "a size such as 256KiB, 4MiB or 1GiB", "KiB", MAX_SIZE, "byte")
+
+
+def parse_rate(value: object) -> Rate:
+    """Return the rate of a text such as ``50/s``, ``300/m`` or ``1000/h``.
+
+    Raises:
+        UnitError: for anything else, a rate of zero and a fraction included.
+    """
+    expected = "a whole number per second, minute or hour, such as 50/s, 300/m or 1000/h"
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        raise UnitError(f"got the number {value} without a unit", expected, f"{value}/s" if value > 0 else None)
+    if not isinstance(value, str):
+        raise UnitError(f"got {_kind(value)}", expected)
+    match = RATE.fullmatch(value.strip())
+    if match is None:
+        raise UnitError(f"got text {_quoted(value.strip())}", expected)
+    count, unit = match.groups()
+    if unit not in RATE_UNITS:
+        meant = DURATION_SLIPS.get(unit.lower(), unit[:1].lower())
+        raise UnitError(
+            f"unknown unit '{unit}' in {_quoted(value.strip())}",
+            expected,
+            f"{count}/{meant}" if meant in RATE_UNITS else None,
+        )
+    if not int(count):
+        raise UnitError("a rate of zero lets nothing run", expected)
+    return Rate(int(count), RATE_UNITS[unit])
 
 
 def format_duration(ms: int) -> str:

@@ -1,10 +1,11 @@
-"""Durations and sizes."""
+"""Durations, sizes and rates."""
 
 from __future__ import annotations
 
 import pytest
 
-from flink_agents.config.units import UnitError, format_duration, format_size, parse_duration, parse_size
+from flink_agents.options import Rate
+from flink_agents.units import UnitError, format_duration, format_size, parse_duration, parse_rate, parse_size
 
 
 @pytest.mark.parametrize(
@@ -94,3 +95,41 @@ def test_format_duration(ms: int, text: str) -> None:
 )
 def test_format_size(size: int, text: str) -> None:
     assert format_size(size) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("50/s", Rate(50, 1_000)),
+        (" 300 / m ", Rate(300, 60_000)),
+        ("1/h", Rate(1, 3_600_000)),
+        ("999999999/s", Rate(999_999_999, 1_000)),
+    ],
+)
+def test_rates(text: str, rate: Rate) -> None:
+    assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize(
+    ("value", "message", "hint"),
+    [
+        (50, "got the number 50 without a unit", "50/s"),
+        (-1, "got the number -1 without a unit", None),
+        (True, "got true or false", None),
+        (None, "got nothing", None),
+        ("", "got text ''", None),
+        ("50", "got text '50'", None),
+        ("0.5/s", "got text '0.5/s'", None),
+        ("-5/s", "got text '-5/s'", None),
+        ("0/s", "a rate of zero lets nothing run", None),
+        ("50/sec", "unknown unit 'sec' in '50/sec'", "50/s"),
+        ("50/min", "unknown unit 'min' in '50/min'", "50/m"),
+        ("50/day", "unknown unit 'day' in '50/day'", None),
+        ("9999999999/s", "got text '9999999999/s'", None),
+    ],
+)
+def test_what_is_no_rate(value: object, message: str, hint: str | None) -> None:
+    with pytest.raises(UnitError) as error:
+        parse_rate(value)
+    assert (str(error.value), error.value.hint) == (message, hint)
+    assert "50/s, 300/m or 1000/h" in error.value.expected

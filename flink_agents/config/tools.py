@@ -1,0 +1,176 @@
+"""From the entries of a job YAML's ``tools`` to declarations, which travel with the job, and to the tools."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from flink_agents.config.document import Document, YamlPath
+from flink_agents.config.fields import FOLDER
+from flink_agents.config.loader import Loaded
+from flink_agents.config.schema import FunctionToolConfig, Retry, SchemaToolsConfig, ToolConfig
+from flink_agents.errors import InvalidInput, InvalidOption
+from flink_agents.tools.base import Tool
+from flink_agents.tools.interruption import needing_journal
+from flink_agents.tools.options import CallOptions
+from flink_agents.tools.registry import FunctionDeclaration, SchemaDeclaration, build_registry, resolve
+from flink_agents.tools.schema_file import SchemaTool, load_entries
+
+__all__ = ["Declared", "call_options", "declared_tools"]
+
+Declared = FunctionDeclaration | SchemaDeclaration
+
+HINT = re.compile(r"; did you mean '([^']*)'\?$")
+
+
+def declared_tools(loaded: Loaded) -> tuple[tuple[Declared, ...], list[Tool]]:
+    """Make the tools of every entry that is right in itself; report what is wrong with the others to its document.
+
+    Imports the tool modules; their folder stays on ``sys.path``. Main thread.
+    """
+    entries = loaded.data.get("tools")
+    adapter: TypeAdapter[FunctionToolConfig | SchemaToolsConfig] = TypeAdapter(ToolConfig)
+    document = loaded.document
+    declared: list[Declared] = []
+    tools: list[Tool] = []
+    named: dict[str, YamlPath] = {}
+    for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+        path: YamlPath = ("tools", index)
+        try:
+            config = adapter.validate_python(entry, context={FOLDER: document.file.parent})
+        except ValidationError:
+            continue
+        if isinstance(config, SchemaToolsConfig):
+            made = _schema_tools(document, path, config)
+            at = (*path, "schema")
+        else:
+            made = _function_tool(document, path, config)
+            at = (*path, "function" if config.name is None else "name")
+        if made is not None:
+            declared.append(made[0])
+            tools += made[1]
+            _check_journal(loaded, path, config, made[1])
+            _check_names(document, at, made[1], named)
+    return tuple(declared), tools
+
+
+def _function_tool(
+    document: Document, path: YamlPath, config: FunctionToolConfig
+) -> tuple[Declared, list[Tool]] | None:
+    declaration = FunctionDeclaration(config.function, config.name, **call_options(config).keywords())
+    try:
+        registry = build_registry([declaration], [document.file.parent])
+    except InvalidInput as error:
+        _report(document, _option_path(path, config, error), str(error))
+        return None
+    return declaration, [registry.get(name) for name in registry.names()]
+
+
+def _schema_tools(document: Document, path: YamlPath, config: SchemaToolsConfig) -> tuple[Declared, list[Tool]] | None:
+    folders: list[Path] = [document.file.parent]
+    options = call_options(config)
+    handler = _handler(document, path, config, options)
+    try:
+        entries = load_entries(config.schema_path)
+        # Even without its handler the file is compiled, so that its errors come with the others.
+        declaration = SchemaDeclaration(entries, handler or _any_call)
+        if handler is not None:
+            declaration = SchemaDeclaration(entries, handler, **options.keywords())
+        registry = build_registry([declaration], folders)
+    except InvalidInput as error:
+        for line in str(error).splitlines():
+            _report(document, (*path, "schema"), line)
+        return None
+    if not entries:
+        _report(document, (*path, "schema"), f"{config.schema_path} declares no tool")
+    if handler is None:
+        return None
+    return replace(declaration, function=config.function), [registry.get(name) for name in registry.names()]
+
+
+def _handler(
+    document: Document, path: YamlPath, config: SchemaToolsConfig, options: CallOptions
+) -> Callable[..., Any] | None:
+    """Return the handler, or None where it or the options are wrong: reported once, not for each entry of the file."""
+    folders = [document.file.parent]
+    handler: Callable[..., Any] | None = None
+    try:
+        handler = resolve(config.function, folders)
+        SchemaTool({"name": config.function}, handler, execution=config.execution)
+    except InvalidInput as error:
+        _report(document, (*path, "function"), str(error))
+        # Where bodies run depends on the handler; what else is said can be looked at without it.
+        options = replace(options, execution=None)
+        handler = None
+    try:
+        SchemaTool({"name": config.function}, handler or _any_call, search_path=folders, **options.keywords())
+    except InvalidInput as error:
+        _report(document, _option_path(path, config, error), str(error))
+        return None
+    return handler
+
+
+def call_options(config: ToolConfig) -> CallOptions:
+    """Return what an entry of ``tools`` says about how its calls run."""
+    return CallOptions(
+        execution=config.execution,
+        max_concurrent=config.max_concurrent,
+        on_interrupt=config.on_interrupt,
+        reconcile=config.reconcile,
+        timeout=_duration(config.timeout),
+        deadline=_duration(config.deadline),
+        retry=None if config.retry is None else _retry(config.retry),
+        rate=config.rate,
+    )
+
+
+def _duration(ms: int | None) -> timedelta | None:
+    return None if ms is None else timedelta(milliseconds=ms)
+
+
+def _retry(config: Retry) -> dict[str, Any]:
+    # Not a policy: its exceptions may be in a module that the TaskManager finds only once the operator is open.
+    said = {**config.model_dump(), "initial": _duration(config.initial), "max": _duration(config.max)}
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def _option_path(path: YamlPath, config: ToolConfig, error: InvalidInput) -> YamlPath:
+    """Return where an error belongs: the option it is about, or the function, whose decorator may have said it."""
+    for option in error.options if isinstance(error, InvalidOption) else ():
+        name, *steps = option.split(".")
+        if getattr(config, name) is not None:
+            return (*path, name, *(int(step) if step.isdecimal() else step for step in steps))
+    return (*path, "function")
+
+
+def _check_journal(loaded: Loaded, path: YamlPath, config: ToolConfig, tools: Sequence[Tool]) -> None:
+    if loaded.data.get("journal") not in ("none", {"type": "none"}):
+        return
+    for spec in needing_journal(tool.spec for tool in tools)[:1]:
+        # Where the YAML does not say it, the function's decorator does.
+        at = (*path, "function" if config.on_interrupt is None else "on_interrupt")
+        told = f"`on_interrupt: {spec.on_interrupt.value}` needs a journal, and `journal` is none"
+        loaded.document.report(at, told, "a journal: sqlite, or postgresql")
+
+
+def _any_call(_tool: str, _arguments: dict[str, object]) -> None:
+    """Stand in for a handler that could not be imported."""
+
+
+def _check_names(document: Document, path: YamlPath, tools: Iterable[Tool], named: dict[str, YamlPath]) -> None:
+    for name in (tool.spec.name for tool in tools):
+        first = named.setdefault(name, path)
+        if first is not path:
+            for here, there in ((first, path), (path, first)):
+                document.report(here, f"two tools are named '{name}'; the other is at {document.place(there).text}")
+
+
+def _report(document: Document, path: YamlPath, message: str) -> None:
+    found = HINT.search(message)
+    document.report(path, HINT.sub("", message), hint=found[1] if found else None)
