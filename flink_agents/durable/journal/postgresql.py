@@ -160,6 +160,7 @@ class PostgresqlJournal(Journal):
 
     def prune(self, now_ms: int, retention_ms: int, limit: int = 500) -> int:  # noqa: D102
         with self._transaction() as connection:
+            connection.execute(sql.PRUNE_ATTEMPTS)
             return connection.execute(sql.PRUNE, (now_ms - retention_ms, limit)).rowcount
 
     def close(self) -> None:  # noqa: D102

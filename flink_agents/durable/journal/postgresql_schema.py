@@ -18,6 +18,7 @@ __all__ = [
     "MARK_FATAL",
     "OPEN_ATTEMPT",
     "PRUNE",
+    "PRUNE_ATTEMPTS",
     "REQUESTS",
     "REQUESTS_FROM",
     "REQUEST_COLUMNS",
@@ -151,10 +152,11 @@ SELECT {", ".join(CALL_COLUMNS)} FROM json_populate_recordset(NULL::flink_agents
 ON CONFLICT (key_hash, intake, idempotency_key)
 """
 
-# Begun by a later attempt than the asking one.
-_LATER = """EXISTS (
-    SELECT 1 FROM flink_agents.attempts AS theirs, flink_agents.attempts AS asking
-    WHERE theirs.attempt_id = c.attempt_id AND asking.attempt_id = {} AND theirs.opened > asking.opened)
+# Begun by a later attempt than the asking one. One that is not registered any more is over: its successors are later
+# than it.
+_LATER = """({0} <> '' AND
+    coalesce((SELECT theirs.opened FROM flink_agents.attempts AS theirs WHERE theirs.attempt_id = c.attempt_id), 0) >
+    coalesce((SELECT asking.opened FROM flink_agents.attempts AS asking WHERE asking.attempt_id = {0}), -1))
 """
 
 START = f"{_INSERT_CALLS} DO NOTHING RETURNING idempotency_key, attempts, fatal"
@@ -191,6 +193,13 @@ WITH old AS (
     DELETE FROM flink_agents.calls AS c USING old WHERE c.key_hash = old.key_hash AND c.intake = old.intake
 )
 DELETE FROM flink_agents.requests AS r USING old WHERE r.key_hash = old.key_hash AND r.intake = old.intake
+"""
+
+# What is left of each subtask answers as before whether there was an earlier attempt, also to the last one itself.
+PRUNE_ATTEMPTS = """
+DELETE FROM flink_agents.attempts WHERE opened IN (SELECT opened FROM (
+    SELECT opened, row_number() OVER (PARTITION BY run_id, subtask, parallelism ORDER BY opened DESC) AS age
+    FROM flink_agents.attempts) AS numbered WHERE age > 2)
 """
 
 CALLS = """

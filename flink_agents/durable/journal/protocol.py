@@ -92,7 +92,8 @@ class Journal(ABC):
     def prune(self, now_ms: int, retention_ms: int, limit: int = 500) -> int:
         """Delete the rows of at most ``limit`` requests answered ``retention_ms`` ago or longer; return how many.
 
-        Rows of requests that are not answered never go.
+        Rows of requests that are not answered never go. Of the attempts of one subtask at one parallelism all but the
+        last two go, whatever their age: each is over, and stays so (``SUPERSEDED``) where it asks again all the same.
         """
 
     @abstractmethod

@@ -227,6 +227,7 @@ class SqliteJournal(Journal):
             rows = connection.execute(sql.PRUNABLE, (now_ms - retention_ms, limit)).fetchall()
             connection.executemany("DELETE FROM calls WHERE key_hash = ? AND intake = ?", rows)
             connection.executemany("DELETE FROM requests WHERE key_hash = ? AND intake = ?", rows)
+            connection.execute(sql.PRUNE_ATTEMPTS)
         return len(rows)
 
     def close(self) -> None:  # noqa: D102

@@ -12,6 +12,7 @@ __all__ = [
     "INSERT_REQUEST",
     "MARK_FATAL",
     "PRUNABLE",
+    "PRUNE_ATTEMPTS",
     "REQUESTS_FROM",
     "START",
     "START_AGAIN",
@@ -90,10 +91,11 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (key_hash, intake, idempotency_key)
 """
 
-# Begun by a later attempt than the one in the second place.
-_LATER = """EXISTS (
-    SELECT 1 FROM attempts AS theirs, attempts AS asking
-    WHERE theirs.attempt_id = calls.attempt_id AND asking.attempt_id = {} AND theirs.opened > asking.opened)
+# Begun by a later attempt than the one in the second place. One that is not registered any more is over: its successors
+# are later than it.
+_LATER = """({0} <> '' AND
+    coalesce((SELECT theirs.opened FROM attempts AS theirs WHERE theirs.attempt_id = calls.attempt_id), 0) >
+    coalesce((SELECT asking.opened FROM attempts AS asking WHERE asking.attempt_id = {0}), -1))
 """
 
 START = f"{_INSERT_CALL} DO NOTHING"
@@ -114,14 +116,21 @@ WHERE calls.outcome IS NULL AND instr(calls.fatal, excluded.fatal) = 0
 """
 
 STORED = f"""
-SELECT status, outcome, attempts, attempt_id, fatal, {_LATER.format("?")}
-FROM calls WHERE key_hash = ? AND intake = ? AND idempotency_key = ?
+SELECT status, outcome, attempts, attempt_id, fatal, {_LATER.format("?1")}
+FROM calls WHERE key_hash = ?2 AND intake = ?3 AND idempotency_key = ?4
 """
 
 STORED_COUNTS = "SELECT attempts, fatal FROM calls WHERE key_hash = ? AND intake = ? AND idempotency_key = ?"
 
 PRUNABLE = """
 SELECT key_hash, intake FROM requests WHERE answered_ms IS NOT NULL AND answered_ms <= ? ORDER BY answered_ms LIMIT ?
+"""
+
+# What is left of each subtask answers as before whether there was an earlier attempt, also to the last one itself.
+PRUNE_ATTEMPTS = """
+DELETE FROM attempts WHERE opened IN (SELECT opened FROM (
+    SELECT opened, row_number() OVER (PARTITION BY run_id, subtask, parallelism ORDER BY opened DESC) AS age
+    FROM attempts) WHERE age > 2)
 """
 
 CALLS = """

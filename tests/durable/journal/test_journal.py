@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 
+import psycopg
 import pytest
 
 from flink_agents import codec
@@ -20,8 +23,10 @@ from flink_agents.durable.journal.operations import (
     Start,
     StartAgain,
 )
+from flink_agents.durable.journal.postgresql import PostgresqlJournal
 from flink_agents.durable.journal.protocol import Journal
 from flink_agents.durable.journal.rows import CallFilter, CallKey, RequestRow, RunRow, StartAnswer, StartStatus
+from flink_agents.durable.journal.sqlite import SqliteJournal
 from flink_agents.durable.outcome import Failed, Outcome, Succeeded
 from flink_agents.durable.slots import SlotStatus
 from flink_agents.errors import RunInUse, RunUnknown
@@ -160,6 +165,22 @@ def test_retries_count_in_the_row(journal: Journal, call_of: CallOf) -> None:
     assert asked(journal, finish(call, Succeeded("1"), "second", 4)).attempts == 4
     (row,) = journal.calls()
     assert (row.first_started_ms, row.started_ms, row.ended_ms) == (5, 100, 200)
+
+
+@pytest.mark.rule(15, 45)
+def test_counts_and_the_order_of_attempts_survive_the_process(
+    journal: Journal, open_another: Callable[[], Journal], call_of: CallOf
+) -> None:
+    """A retry waits and its process dies: the row knows how often the body ran, and which attempts come after which."""
+    call = call_of()
+    journal.apply([Start(call, "second", 5), StartAgain(call, "second", 2, 6), StartAgain(call, "second", 3, 7)])
+    journal.close()
+    later = open_another()
+    assert later.open_attempt(RUN, "fourth", 0, 1) is False
+    assert asked(later, LookUp(call)) == StartAnswer(StartStatus.IN_DOUBT, 3, 0, "second")
+    assert asked(later, Start(call, "first", 8)) == StartAnswer(StartStatus.SUPERSEDED, 3, 0, "second")
+    assert asked(later, StartAgain(call, "fourth", 4, 9)) == StartAnswer(StartStatus.FRESH, 4, 0, "fourth")
+    assert asked(open_another(), Start(call, "third", 10)) == StartAnswer(StartStatus.SUPERSEDED, 4, 0, "fourth")
 
 
 @pytest.mark.rule(43)
@@ -348,6 +369,41 @@ def test_only_answered_requests_go_and_not_before_their_time(journal: Journal, c
     assert journal.prune(10_000, 1_000) in (0, 1)
     assert left() == ([4], [4])
     assert len(journal.requests_from(RUN, '"l"', 1)) == 1
+
+
+@pytest.mark.rule(33, 54)
+def test_attempts_go_and_what_they_say_stays(
+    journal: Journal, open_another: Callable[[], Journal], call_of: CallOf
+) -> None:
+    journal.open_attempt(RUN, "of another subtask", 1, 1)
+    begun = call_of(0)
+    one(journal, Start(begun, "second", 5))
+    for attempt_id in ("fourth", "fifth"):
+        journal.open_attempt(RUN, attempt_id, 0, 1)
+    assert attempts_in(journal) == ["first", "second", "third", "of another subtask", "fourth", "fifth"]
+    journal.prune(1_000, 1_000)
+    assert attempts_in(journal) == ["of another subtask", "fourth", "fifth"]
+    # Both are over: the one that began the call, and one from before that.
+    for attempt_id in ("first", "third"):
+        assert asked(journal, Start(begun, attempt_id, 6)).status is StartStatus.SUPERSEDED
+        assert asked(journal, StartAgain(begun, attempt_id, 9, 6)).status is StartStatus.SUPERSEDED
+    in_doubt = StartAnswer(StartStatus.IN_DOUBT, 1, 0, "second")
+    assert asked(journal, LookUp(begun)) == in_doubt
+    assert asked(journal, Start(begun, "fifth", 7)) == in_doubt
+    # Asked again by the last one, and by new ones, it knows that there were others.
+    other = open_another()
+    assert [other.open_attempt(RUN, attempt_id, 0, 1) for attempt_id in ("fifth", "sixth")] == [False, False]
+    assert other.open_attempt(RUN, "of another parallelism", 1, 2) is False
+
+
+def attempts_in(journal: Journal) -> list[str]:
+    """Return the ids of the registered attempts, in their order."""
+    if isinstance(journal, SqliteJournal):
+        with closing(sqlite3.connect(journal.path)) as connection:
+            return [row[0] for row in connection.execute("SELECT attempt_id FROM attempts ORDER BY opened")]
+    assert isinstance(journal, PostgresqlJournal)
+    with psycopg.connect(journal._address.dsn) as connection:
+        return [row[0] for row in connection.execute("SELECT attempt_id FROM flink_agents.attempts ORDER BY opened")]
 
 
 def test_calls_are_listed_by_what_is_wanted(journal: Journal, call_of: CallOf) -> None:
