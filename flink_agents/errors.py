@@ -20,6 +20,7 @@
           NotStarted                   kind not_started
           InDoubt                      kind in_doubt
           FatalAttempts                kind fatal
+          ProviderFailed               kind tool_error: what runs code for the execute tool is broken
           TooLarge                     kind too_large
           Unserializable               kind unserializable
         RecordedError                  a recorded failure whose own class cannot be imported
@@ -81,6 +82,7 @@ __all__ = [
     "NestedGather",
     "NotStarted",
     "ProcessModeRefused",
+    "ProviderFailed",
     "RecordedError",
     "RejectedRecord",
     "RunInUse",
@@ -217,6 +219,12 @@ class FatalAttempts(CallError):
     """Raised instead of starting a call that brought the task down in too many earlier attempts."""
 
     code = kind = "fatal"
+
+
+class ProviderFailed(CallError):
+    """Raised when the provider of an execute tool is broken; what the executed code does is no such failure."""
+
+    code = "provider_failed"
 
 
 class TooLarge(CallError):
