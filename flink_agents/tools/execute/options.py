@@ -52,9 +52,7 @@ class ProcessOptions:
                 msg = f"execute: {name} must be at least 1, not {getattr(self, name)!r}"
                 raise InvalidInput(msg)
         if self.time_limit_ms > self.max_time_limit_ms:
-            msg = (
-                f"execute: the time limit of {self.time_limit_ms} ms is above the largest one, {self.max_time_limit_ms}"
-            )
+            msg = f"execute: {self.time_limit_ms} ms is above the largest time limit, {self.max_time_limit_ms} ms"
             raise InvalidInput(msg)
 
     def clamped_ms(self, asked: int | None) -> int:

@@ -57,10 +57,10 @@ class ExecuteProvider(ABC):
     def execute(self, request: ExecuteRequest, token: CancellationToken) -> ExecuteResult:
         """Run the code to its end and return how it ended; on the worker of the call, which may wait here.
 
-        Wait only in ways that ``token`` can end: look at ``token.cancelled``, use ``token.wait``, or register a callback
-        with ``token.on_cancel`` and withdraw it. Once the token is set, stop what runs and raise
-        ``flink_agents.errors.Interrupted``; whatever else is raised then counts as that, too. What finished in spite of
-        it may be returned. A program that fails or runs out of time is a result, not an exception. On replay of a
+        Wait only in ways that ``token`` can end: look at ``token.cancelled``, use ``token.wait``, or register a
+        callback with ``token.on_cancel`` and withdraw it. Once the token is set, stop what runs and raise
+        ``flink_agents.errors.Interrupted``; whatever else is raised then counts as that, too. What finished in spite
+        of it may be returned. A program that fails or runs out of time is a result, not an exception. On replay of a
         finished call it is not called.
 
         Raises:
@@ -68,8 +68,8 @@ class ExecuteProvider(ABC):
             Exception: only where the provider itself is broken; the model reads ``Execute: provider failed``.
         """
 
-    def open(self) -> None:
+    def open(self) -> None:  # noqa: B027  (a provider may need nothing)
         """Acquire what executions need; task thread. Raises ``InvalidInput`` for what this machine cannot do."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Stop what runs and release everything; any thread, also twice, also while ``execute`` runs elsewhere."""

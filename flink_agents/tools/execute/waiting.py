@@ -15,23 +15,14 @@ __all__ = ["CANCELLED", "Permits", "Turns"]
 CANCELLED = "Execute: cancelled"
 
 
-class _Waiter:
-    """One thread that waits for a permit; guarded by the lock of its permits."""
-
-    __slots__ = ("event", "granted")
-
-    def __init__(self) -> None:
-        self.event = threading.Event()
-        self.granted = False
-
-
 class Permits:
     """So many executions at once, first come, first served. Any thread."""
 
     def __init__(self, limit: int) -> None:
         self._lock = threading.Lock()
         self._free = limit
-        self._waiters: deque[_Waiter] = deque()
+        self._waiters: deque[threading.Event] = deque()
+        self._granted: set[threading.Event] = set()
 
     @property
     def free(self) -> int:
@@ -63,18 +54,21 @@ class Permits:
             if self._free > 0:
                 self._free -= 1
                 return
-            waiter = _Waiter()
+            waiter = threading.Event()
             self._waiters.append(waiter)
-        withdraw = token.on_cancel(waiter.event.set)
+        withdraw = token.on_cancel(waiter.set)
         try:
-            waiter.event.wait()
+            waiter.wait()
         finally:
             withdraw()
         with self._lock:
-            if not waiter.granted:
+            granted = waiter in self._granted
+            if granted:
+                self._granted.remove(waiter)
+            else:
                 self._waiters.remove(waiter)
-        if token.cancelled or not waiter.granted:
-            if waiter.granted:
+        if token.cancelled or not granted:
+            if granted:
                 self._release()
             raise Interrupted(CANCELLED)
 
@@ -84,8 +78,8 @@ class Permits:
                 self._free += 1
                 return
             waiter = self._waiters.popleft()
-            waiter.granted = True
-        waiter.event.set()
+            self._granted.add(waiter)
+        waiter.set()
 
 
 class Turns:
@@ -106,8 +100,7 @@ class Turns:
             Interrupted: the token was set before or while it waited.
         """
         with self._lock:
-            permits, users = self._turns.get(key, (None, 0))
-            permits = permits or Permits(1)
+            permits, users = self._turns.get(key) or (Permits(1), 0)
             self._turns[key] = (permits, users + 1)
         try:
             with permits.held(token):

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 import time
+from typing import Any
 
 from flink_agents.tools.execute.supervision.linux import become_subreaper, children_of, marked, signal_child
 from flink_agents.tools.execute.supervision.supervisor import supervise
@@ -70,7 +71,8 @@ class _Keeper:
         """Do what is asked until the TaskManager closes the link or is gone."""
         # A copy of the TaskManager that never became another program may hold the link open: its id is looked at too.
         while os.getppid() == self._owner:
-            ready, _, _ = select.select([self._link, self._wakeup.fd], [], [], _LOOK_S)
+            watched: list[Any] = [self._link, self._wakeup.fd]
+            ready, _, _ = select.select(watched, [], [], _LOOK_S)
             self._wakeup.clear()
             self._reap()
             if self._link in ready and not self._serve_one():
