@@ -63,7 +63,8 @@ def run(
         record = run_of_job.record
         # The lock says that no job of an earlier `run` works on it any more, but nothing of one that was submitted.
         over = record.jobmanager is None or record.how is not None
-        register_run(prepared, run_of_job, goes_on=record.job_id is not None, is_ours=over)
+        known = record.job_id is not None
+        register_run(prepared, run_of_job, goes_on=known, is_ours=over, note=partial(_say, console))
         outcome = _execute(prepared, run_of_job, restore, lock, console, as_json)
     if outcome.snapshot or outcome.how in (Ending.STOPPED, Ending.CUT_OFF):
         again = ["flink-agents", "run", str(job), *(word for o in overrides or () for word in ("--set", o)), "--resume"]

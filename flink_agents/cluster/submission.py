@@ -134,6 +134,7 @@ class Submission:
             run,
             goes_on=before.job_id is not None,
             is_ours=before.how is not None or before.jobmanager is None,
+            note=self._note,
         )
         # Drawn here, so that the run's record names the job before the job can have done anything.
         job_id = secrets.token_hex(16)

@@ -17,7 +17,7 @@ from flink_agents.durable.journal.operations import Operation, RenewLease, Resul
 from flink_agents.durable.journal.postgresql_batch import Batch, renew_lease
 from flink_agents.durable.journal.postgresql_errors import Address, translated
 from flink_agents.durable.journal.protocol import Journal
-from flink_agents.durable.journal.rows import CallFilter, CallRow, RequestRow, RunRow, key_hash
+from flink_agents.durable.journal.rows import CallFilter, CallRow, Lease, RequestRow, RunRow, key_hash
 from flink_agents.durable.journal.stored import call_row, check_format, request_row, run_in_use, run_unknown, where_of
 from flink_agents.errors import JournalError, JournalUnavailable
 
@@ -125,6 +125,11 @@ class PostgresqlJournal(Journal):
                         yield call_row(row)
             finally:
                 connection.close()
+
+    def find_lease(self, run_id: str) -> Lease | None:  # noqa: D102
+        with self._transaction() as connection:
+            row = connection.execute(sql.LEASE, (run_id,)).fetchone()
+        return None if row is None else Lease(*row)
 
     def acquire_lease(self, run_id: str, owner: str, ttl_ms: int, now_ms: int) -> None:  # noqa: D102
         with self._transaction() as connection:

@@ -14,6 +14,7 @@ __all__ = [
     "FINISH",
     "FORMAT",
     "INSERT_REQUESTS",
+    "LEASE",
     "LOCK_SETUP",
     "MARK_FATAL",
     "OPEN_ATTEMPT",
@@ -97,6 +98,8 @@ CREATE TABLE flink_agents.calls (
     PRIMARY KEY (key_hash, intake, idempotency_key)
 )
 """
+
+LEASE = "SELECT lease_owner, lease_until_ms FROM flink_agents.runs WHERE run_id = %s AND lease_owner IS NOT NULL"
 
 OPEN_ATTEMPT = """
 INSERT INTO flink_agents.attempts (attempt_id, run_id, subtask, parallelism) VALUES (%s, %s, %s, %s)

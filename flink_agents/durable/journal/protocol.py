@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 
 from flink_agents.durable.journal.operations import Operation, Result
-from flink_agents.durable.journal.rows import CallFilter, CallRow, RequestRow, RunRow
+from flink_agents.durable.journal.rows import CallFilter, CallRow, Lease, RequestRow, RunRow
 
 __all__ = ["Journal"]
 
@@ -65,6 +65,10 @@ class Journal(ABC):
 
         ``requests_from`` may wait for a listing that is not read to its end.
         """
+
+    @abstractmethod
+    def find_lease(self, run_id: str) -> Lease | None:
+        """Return the run's lease, which may have run out; None where nobody took one or it was given back."""
 
     @abstractmethod
     def acquire_lease(self, run_id: str, owner: str, ttl_ms: int, now_ms: int) -> None:

@@ -15,6 +15,7 @@ __all__ = [
     "CallFilter",
     "CallKey",
     "CallRow",
+    "Lease",
     "RequestRow",
     "RunRow",
     "StartAnswer",
@@ -50,6 +51,14 @@ class RunRow:
     run_id: str
     job: str
     created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Who works on a run, as messages name it, and until when by that one's clock, in milliseconds since the epoch."""
+
+    owner: str
+    until_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from flink_agents.durable.journal.operations import (
     StartAgain,
 )
 from flink_agents.durable.journal.protocol import Journal
-from flink_agents.durable.journal.rows import CallFilter, CallRow, RequestRow, RunRow, key_hash
+from flink_agents.durable.journal.rows import CallFilter, CallRow, Lease, RequestRow, RunRow, key_hash
 from flink_agents.durable.journal.sqlite_errors import translated
 from flink_agents.durable.journal.stored import (
     ONE_MACHINE,
@@ -184,6 +184,11 @@ class SqliteJournal(Journal):
                     yield call_row(row)
             finally:
                 connection.close()
+
+    def find_lease(self, run_id: str) -> Lease | None:  # noqa: D102
+        with self._transaction() as connection:
+            row = connection.execute(sql.LEASE, (run_id,)).fetchone()
+        return None if row is None else Lease(*row)
 
     def acquire_lease(self, run_id: str, owner: str, ttl_ms: int, now_ms: int) -> None:  # noqa: D102
         with self._transaction() as connection:

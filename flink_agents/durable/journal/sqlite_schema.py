@@ -10,6 +10,7 @@ __all__ = [
     "CREATE",
     "FINISH",
     "INSERT_REQUEST",
+    "LEASE",
     "MARK_FATAL",
     "PRUNABLE",
     "PRUNE_ATTEMPTS",
@@ -72,6 +73,8 @@ CREATE TABLE calls (
     PRIMARY KEY (key_hash, intake, idempotency_key)
 );
 """
+
+LEASE = "SELECT lease_owner, lease_until_ms FROM runs WHERE run_id = ? AND lease_owner IS NOT NULL"
 
 INSERT_REQUEST = """
 INSERT INTO requests (key_hash, intake, run_id, key, request_id, content_digest)

@@ -25,7 +25,7 @@ from flink_agents.durable.journal.operations import (
 )
 from flink_agents.durable.journal.postgresql import PostgresqlJournal
 from flink_agents.durable.journal.protocol import Journal
-from flink_agents.durable.journal.rows import CallFilter, CallKey, RequestRow, RunRow, StartAnswer, StartStatus
+from flink_agents.durable.journal.rows import CallFilter, CallKey, Lease, RequestRow, RunRow, StartAnswer, StartStatus
 from flink_agents.durable.journal.sqlite import SqliteJournal
 from flink_agents.durable.outcome import Failed, Outcome, Succeeded
 from flink_agents.durable.slots import SlotStatus
@@ -324,7 +324,9 @@ def test_runs_are_found_and_kept_as_they_were_created(journal: Journal) -> None:
 
 def test_a_run_has_one_live_owner(journal: Journal, open_another: Callable[[], Journal]) -> None:
     other = open_another()
+    assert (journal.find_lease(RUN), journal.find_lease("nobody's")) == (None, None)
     journal.acquire_lease(RUN, "job 1 on host-a", 10_000, 0)
+    assert other.find_lease(RUN) == Lease("job 1 on host-a", 10_000)
     journal.acquire_lease(RUN, "job 1 on host-a", 10_000, 1_000)
     with pytest.raises(RunInUse, match=r"run run-1 is in use by job 1 on host-a; its lease runs for another 8\.5 s"):
         other.acquire_lease(RUN, "job 2", 10_000, 2_500)
@@ -341,6 +343,7 @@ def test_a_run_has_one_live_owner(journal: Journal, open_another: Callable[[], J
     assert isinstance(lost, RunInUse)
     assert other.apply([RenewLease(RUN, "job 2", 10_000, 15_002)]) == [None]
     other.release_lease(RUN, "job 2")
+    assert journal.find_lease(RUN) is None
     with pytest.raises(RunInUse, match="was given back"):
         other.renew_lease(RUN, "job 2", 10_000, 15_003)
     journal.acquire_lease(RUN, "job 3", 10_000, 15_004)

@@ -10,7 +10,16 @@ import pytest
 
 from flink_agents.durable.journal.operations import Answered, Finish, LookUp, Operation, PutRequest, Result
 from flink_agents.durable.journal.protocol import Journal
-from flink_agents.durable.journal.rows import CallFilter, CallKey, CallRow, RequestRow, RunRow, StartAnswer, StartStatus
+from flink_agents.durable.journal.rows import (
+    CallFilter,
+    CallKey,
+    CallRow,
+    Lease,
+    RequestRow,
+    RunRow,
+    StartAnswer,
+    StartStatus,
+)
 from flink_agents.durable.journal.writer import JournalWriter
 from flink_agents.durable.outcome import Succeeded
 from flink_agents.errors import (
@@ -70,6 +79,9 @@ class ScriptedJournal(Journal):
     def create_run(self, run: RunRow) -> None: ...
 
     def find_run(self, run_id: str) -> RunRow | None:
+        return None
+
+    def find_lease(self, run_id: str) -> Lease | None:
         return None
 
     def open_attempt(self, run_id: str, attempt_id: str, subtask: int, parallelism: int) -> bool:
