@@ -30,7 +30,7 @@ from flink_agents.retry import NonRetryable, RetryLater, RetryPolicy
 from flink_agents.scheduler.call_journal import NOT_STARTED
 from flink_agents.scheduler.tool_context import ToolContext, current_tool_context
 from flink_agents.tools import FunctionTool, SchemaTool, Tool, ToolSpec, tool
-from flink_agents.tools.registry import Declaration, FunctionDeclaration, SchemaDeclaration
+from flink_agents.tools.registry import ClassDeclaration, Declaration, FunctionDeclaration, SchemaDeclaration
 
 if TYPE_CHECKING:
     from flink_agents.datastream import ToolCallStreams
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NOT_STARTED",
     "CallError",
+    "ClassDeclaration",
     "Execution",
     "FlinkAgentsError",
     "FunctionDeclaration",

@@ -37,6 +37,7 @@ from flink_agents.units import format_duration
 
 __all__ = [
     "Checkpoints",
+    "ClassToolsConfig",
     "Flink",
     "FromEnvironment",
     "FunctionToolConfig",
@@ -120,13 +121,18 @@ class Retry(Section):
         return value
 
 
-class ToolOptions(Section):
-    """What every kind of tool entry may say."""
+class WithFunction(Section):
+    """What has a function."""
 
     function: FunctionReference = Field(
         description="module:attribute, the module on PYTHONPATH or beside the YAML.",
         examples=["support_tools:lookup_order"],
     )
+
+
+class ToolOptions(Section):
+    """What every kind of tool entry may say about how calls run."""
+
     execution: Execution | None = given(
         None,
         "Where a body runs. thread: a worker thread (default for def). async: the worker loop (default for async def). "
@@ -161,13 +167,13 @@ class ToolOptions(Section):
         return value
 
 
-class FunctionToolConfig(ToolOptions):
+class FunctionToolConfig(ToolOptions, WithFunction):
     """One typed Python function; name, description and schema come from it."""
 
     name: ToolName | None = given(None, "Name that a model uses, if it is not the function's own.")
 
 
-class SchemaToolsConfig(ToolOptions):
+class SchemaToolsConfig(ToolOptions, WithFunction):
     """Tools declared in a JSON file; one function handles them all, called with tool name and arguments."""
 
     schema_path: LocalPath = Field(
@@ -176,18 +182,38 @@ class SchemaToolsConfig(ToolOptions):
     )
 
 
+class WithClass(Section):
+    """What has a class."""
+
+    cls: FunctionReference = Field(
+        alias="class",
+        description="module:Class. Methods marked with @tool are tools; if none is marked, all public ones.",
+        examples=["support_tools:Accounts"],
+    )
+
+
+class ClassToolsConfig(ToolOptions, WithClass):
+    """The methods of a class as tools; one instance for each subtask, opened and closed with the operator."""
+
+
 def _tool_kind(value: Any) -> str | None:
     if isinstance(value, dict):
         if "schema" in value or "schema_path" in value:
             return "<schema>"
+        if "class" in value or "cls" in value:
+            return "<class>"
         return "<function>" if "function" in value else None
     if isinstance(value, SchemaToolsConfig):
         return "<schema>"
+    if isinstance(value, ClassToolsConfig):
+        return "<class>"
     return "<function>" if isinstance(value, FunctionToolConfig) else None
 
 
 ToolConfig = Annotated[
-    Annotated[FunctionToolConfig, Tag("<function>")] | Annotated[SchemaToolsConfig, Tag("<schema>")],
+    Annotated[FunctionToolConfig, Tag("<function>")]
+    | Annotated[SchemaToolsConfig, Tag("<schema>")]
+    | Annotated[ClassToolsConfig, Tag("<class>")],
     Discriminator(_tool_kind),
 ]
 

@@ -14,17 +14,23 @@ from pydantic import TypeAdapter, ValidationError
 from flink_agents.config.document import Document, YamlPath
 from flink_agents.config.fields import FOLDER
 from flink_agents.config.loader import Loaded
-from flink_agents.config.schema import FunctionToolConfig, Retry, SchemaToolsConfig, ToolConfig
+from flink_agents.config.schema import ClassToolsConfig, FunctionToolConfig, Retry, SchemaToolsConfig, ToolConfig
 from flink_agents.errors import InvalidInput, InvalidOption
 from flink_agents.tools.base import Tool
 from flink_agents.tools.interruption import needing_journal
 from flink_agents.tools.options import CallOptions
-from flink_agents.tools.registry import FunctionDeclaration, SchemaDeclaration, build_registry, resolve
+from flink_agents.tools.registry import (
+    ClassDeclaration,
+    FunctionDeclaration,
+    SchemaDeclaration,
+    build_registry,
+    resolve,
+)
 from flink_agents.tools.schema_file import SchemaTool, load_entries
 
 __all__ = ["Declared", "call_options", "declared_tools"]
 
-Declared = FunctionDeclaration | SchemaDeclaration
+Declared = FunctionDeclaration | SchemaDeclaration | ClassDeclaration
 
 HINT = re.compile(r"; did you mean '([^']*)'\?$")
 
@@ -35,7 +41,7 @@ def declared_tools(loaded: Loaded) -> tuple[tuple[Declared, ...], list[Tool]]:
     Imports the tool modules; their folder stays on ``sys.path``. Main thread.
     """
     entries = loaded.data.get("tools")
-    adapter: TypeAdapter[FunctionToolConfig | SchemaToolsConfig] = TypeAdapter(ToolConfig)
+    adapter: TypeAdapter[FunctionToolConfig | SchemaToolsConfig | ClassToolsConfig] = TypeAdapter(ToolConfig)
     document = loaded.document
     declared: list[Declared] = []
     tools: list[Tool] = []
@@ -49,8 +55,12 @@ def declared_tools(loaded: Loaded) -> tuple[tuple[Declared, ...], list[Tool]]:
         if isinstance(config, SchemaToolsConfig):
             made = _schema_tools(document, path, config)
             at = (*path, "schema")
+        elif isinstance(config, ClassToolsConfig):
+            made = _built(document, path, config, ClassDeclaration(config.cls, **call_options(config).keywords()))
+            at = (*path, "class")
         else:
-            made = _function_tool(document, path, config)
+            options = call_options(config).keywords()
+            made = _built(document, path, config, FunctionDeclaration(config.function, config.name, **options))
             at = (*path, "function" if config.name is None else "name")
         if made is not None:
             declared.append(made[0])
@@ -60,10 +70,10 @@ def declared_tools(loaded: Loaded) -> tuple[tuple[Declared, ...], list[Tool]]:
     return tuple(declared), tools
 
 
-def _function_tool(
-    document: Document, path: YamlPath, config: FunctionToolConfig
+def _built(
+    document: Document, path: YamlPath, config: ToolConfig, declaration: Declared
 ) -> tuple[Declared, list[Tool]] | None:
-    declaration = FunctionDeclaration(config.function, config.name, **call_options(config).keywords())
+    """Return the declaration with its tools, or None where it is wrong, which is reported."""
     try:
         registry = build_registry([declaration], [document.file.parent])
     except InvalidInput as error:
@@ -146,7 +156,11 @@ def _option_path(path: YamlPath, config: ToolConfig, error: InvalidInput) -> Yam
         name, *steps = option.split(".")
         if getattr(config, name) is not None:
             return (*path, name, *(int(step) if step.isdecimal() else step for step in steps))
-    return (*path, "function")
+    return _code_path(path, config)
+
+
+def _code_path(path: YamlPath, config: ToolConfig) -> YamlPath:
+    return (*path, "class" if isinstance(config, ClassToolsConfig) else "function")
 
 
 def _check_journal(loaded: Loaded, path: YamlPath, config: ToolConfig, tools: Sequence[Tool]) -> None:
@@ -154,7 +168,7 @@ def _check_journal(loaded: Loaded, path: YamlPath, config: ToolConfig, tools: Se
         return
     for spec in needing_journal(tool.spec for tool in tools)[:1]:
         # Where the YAML does not say it, the function's decorator does.
-        at = (*path, "function" if config.on_interrupt is None else "on_interrupt")
+        at = _code_path(path, config) if config.on_interrupt is None else (*path, "on_interrupt")
         told = f"`on_interrupt: {spec.on_interrupt.value}` needs a journal, and `journal` is none"
         loaded.document.report(at, told, "a journal: sqlite, or postgresql")
 

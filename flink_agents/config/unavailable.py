@@ -32,7 +32,6 @@ UNAVAILABLE: tuple[Unavailable, ...] = (
     # Injected arguments and secrets; other kinds of tool.
     Unavailable("config"),
     Unavailable("tools.*.inject"),
-    Unavailable("tools.*.class", whole=True),
     Unavailable("tools.*.execute", whole=True),
     Unavailable("tools.*.mcp", whole=True),
     Unavailable("tools.*.agent", whole=True),

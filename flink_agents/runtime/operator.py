@@ -7,6 +7,7 @@ import secrets
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from threading import Thread
 from typing import Any
 
 from pyflink.common import Types
@@ -76,6 +77,7 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
         self._journal_spec = journal
         self._run_id = run_id
         self._drawn_id = secrets.token_hex(8)
+        self._registry: ToolRegistry | None = None
 
     def open(self, runtime_context: Any) -> None:
         """Build this attempt, list the restored keys and arrange that each is woken.
@@ -120,9 +122,18 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
         self._due: dict[str, None] = {}
         self._touched = False
         self._wakeups: Wakeups = open_wakeups(runtime_context, self._keys, self._attempt)
+        self._registry = registry
+        # Flink does not call close() when a task fails. On a thread of its own: closing may take its time.
+        self._attempt.on_interrupt(Thread(target=registry.close, name="flink-agents-close", daemon=True).start)
+        registry.open()
         self._open_restored()
         _log.info("attempt %s opened: wake-up by %s", self._attempt.id, self._wakeups.mode)
         self._fault("after:open")
+
+    def close(self) -> None:
+        """Close the tools. What they hold is let go once the last of their bodies has ended."""
+        if self._registry is not None:
+            self._registry.close()
 
     def process_element(self, record: Any, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         """Take a record in, begin what can begin, and wait a bounded time for room where too much is unanswered."""

@@ -39,9 +39,24 @@ class ToolSpec:
 
 
 class Tool(ABC):
-    """A callable that a model may ask for."""
+    """A callable that a model may ask for.
+
+    ``open`` and ``close`` frame its life in one subtask: what they are for is held from the first call to the last.
+    """
 
     spec: ToolSpec
+
+    def open(self) -> None:  # noqa: B027  (most tools hold nothing)
+        """Get what the tool's bodies need. Task thread, once for each attempt of the task, before any call.
+
+        What it raises fails the task, which Flink then restarts.
+        """
+
+    def close(self) -> None:  # noqa: B027
+        """Release what ``open`` got. Any thread; may be called twice, and while bodies of the tool still run.
+
+        Called when the operator ends, and soon after its task failed or was cancelled; never after a ``kill -9``.
+        """
 
     @abstractmethod
     def prepare(self, arguments: dict[str, Any]) -> Body:

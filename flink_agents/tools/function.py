@@ -41,7 +41,7 @@ from flink_agents.tools.refusal import refusal
 from flink_agents.tools.signature import Signature, describe, explain, read_signature, underlying
 from flink_agents.tools.specification import checked_name, own_copy, specify
 
-__all__ = ["FunctionTool", "ToolOptions", "declared_options", "tool"]
+__all__ = ["FunctionTool", "ToolOptions", "declared_options", "is_marked", "tool"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "__flink_agents_tool__"
@@ -105,6 +105,12 @@ def declared_options(function: Callable[..., Any]) -> ToolOptions:
     """Return what ``@tool`` said about ``function``; empty options if it was not used."""
     declared = getattr(function, _MARK, None)
     return declared if isinstance(declared, ToolOptions) else ToolOptions()
+
+
+def is_marked(function: Any) -> bool:
+    """Return whether ``@tool`` was used on ``function``, above or below ``@staticmethod`` and ``@classmethod``."""
+    written = getattr(function, "__func__", function)
+    return any(isinstance(getattr(place, _MARK, None), ToolOptions) for place in (function, written))
 
 
 class FunctionTool(Tool):

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from flink_agents.errors import InvalidInput, UnknownTool
 from flink_agents.tools.base import Tool, ToolSpec
+from flink_agents.tools.class_tools import class_tools
 from flink_agents.tools.function import FunctionTool
 from flink_agents.tools.imports import resolve
 from flink_agents.tools.options import CallOptions
 from flink_agents.tools.refusal import bounded, nearest
 from flink_agents.tools.schema_file import schema_tools
 
-__all__ = ["Declaration", "FunctionDeclaration", "SchemaDeclaration", "ToolRegistry", "build_registry", "resolve"]
+__all__ = [
+    "ClassDeclaration",
+    "Declaration",
+    "FunctionDeclaration",
+    "SchemaDeclaration",
+    "ToolRegistry",
+    "build_registry",
+    "resolve",
+]
+
+_log = logging.getLogger(__name__)
 
 _MAX_LISTED_BYTES = 600
 _MAX_NAME_BYTES = 120
@@ -44,7 +57,17 @@ class SchemaDeclaration(CallOptions):
     function: str | Callable[..., Any]
 
 
-Declaration: TypeAlias = Tool | Callable[..., Any] | str | FunctionDeclaration | SchemaDeclaration
+@dataclass(frozen=True)
+class ClassDeclaration(CallOptions):
+    """The methods of a class as tools, by reference (``module:Class``) or as the class itself.
+
+    Its options (by keyword) hold for each of them, and are stronger than those of ``@tool``.
+    """
+
+    cls: str | type
+
+
+Declaration: TypeAlias = Tool | Callable[..., Any] | str | FunctionDeclaration | SchemaDeclaration | ClassDeclaration
 """What ``build_registry`` makes tools of."""
 
 
@@ -87,6 +110,23 @@ class ToolRegistry:
         """Return all specifications in the order of declaration."""
         return tuple(tool.spec for tool in self._tools.values())
 
+    def open(self) -> None:
+        """Open every tool. Task thread; where one fails, those before it are closed again.
+
+        Raises:
+            Exception: what the tool's own ``open`` raises.
+        """
+        with ExitStack() as opened:
+            for tool in self._tools.values():
+                tool.open()
+                opened.callback(_close, tool)
+            opened.pop_all()
+
+    def close(self) -> None:
+        """Close every tool; what one of them raises is logged, and the others are closed. Any thread, also twice."""
+        for tool in self._tools.values():
+            _close(tool)
+
     def __len__(self) -> int:
         return len(self._tools)
 
@@ -108,11 +148,18 @@ class ToolRegistry:
         return f"there is no tool {shown!r}.{self._guesses[shown]} The tools are: {listed}"
 
 
+def _close(tool: Tool) -> None:
+    try:
+        tool.close()
+    except Exception:
+        _log.exception("closing the tool %s failed", tool.spec.name)
+
+
 def build_registry(tools: Sequence[Declaration], search_path: Sequence[str | Path] = ()) -> ToolRegistry:
     """Make a registry of whatever a job lists as its tools. Called once in each process, at open and by ``validate``.
 
     Args:
-        tools: ready tools, functions, references (``module:function``), and declarations of the two kinds.
+        tools: ready tools, functions, references (``module:function``), and declarations of the three kinds.
         search_path: folders in which references are looked up first.
 
     Raises:
@@ -127,6 +174,8 @@ def _make(declared: Declaration, search_path: Sequence[str | Path]) -> Iterable[
     if isinstance(declared, SchemaDeclaration):
         handler = _object(declared.function, search_path)
         return schema_tools(declared.entries, handler, search_path=search_path, **declared.keywords())
+    if isinstance(declared, ClassDeclaration):
+        return class_tools(_object(declared.cls, search_path), search_path, **declared.keywords())
     if not isinstance(declared, FunctionDeclaration):
         declared = FunctionDeclaration(declared)
     function = _object(declared.function, search_path)

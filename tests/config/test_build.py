@@ -105,7 +105,7 @@ def test_tools_of_both_kinds(job: Write, folder: Path) -> None:
         "declared.one": (Execution.THREAD, 3),
         "declared.two": (Execution.THREAD, 3),
     }
-    assert [declared.function for declared in prepared.tools] == [
+    assert [getattr(declared, "function", None) for declared in prepared.tools] == [
         "good_tools:add",
         "good_tools:ask",
         "good_tools:handler",

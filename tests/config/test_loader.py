@@ -114,7 +114,7 @@ sink: &files {type: jsonl, path: out, roll: 3s}
 rejects: {<<: *files, path: rejects}
 """
     config = load(job(text))
-    assert [(tool.function, tool.max_concurrent) for tool in config.tools] == [("m:f", 2), ("m:g", 2)]
+    assert [(getattr(tool, "function", None), tool.max_concurrent) for tool in config.tools] == [("m:f", 2), ("m:g", 2)]
     assert config.rejects == JsonlSink.model_validate({"type": "jsonl", "path": str(folder / "rejects"), "roll": "3s"})
 
 

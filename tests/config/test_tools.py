@@ -44,6 +44,18 @@ def wrong(order: str) -> str:
 
 def handle(name, arguments):
     return name
+
+class Shop:
+    @tool(timeout="5s")
+    def stock(self, item: str) -> int:
+        return 7
+
+    @tool(on_interrupt="fail")
+    def order(self, item: str) -> int:
+        return 7
+
+class Closed:
+    def __init__(self, url): ...
 """
 
 
@@ -140,6 +152,41 @@ def test_an_error_stands_where_it_was_written(prepared: Prepare, tool: str, expe
     with pytest.raises(ConfigErrors) as caught:
         prepared(tool)
     assert [str(error)[: len(expected) + 9] for error in caught.value.errors] == [f"job.yaml:{expected}"]
+
+
+CLASS = TEXT.replace("function: timed_tools:TOOL", "class: timed_tools:TOOL")
+
+
+def test_the_methods_of_a_class(prepared: Prepare, job: Write, folder: Path) -> None:
+    prepared("plain")
+    made = prepare(job(CLASS.replace("TOOL", "Shop\n    rate: 5/s\n    on_interrupt: rerun")))
+    assert [(spec.name, spec.timeout_ms, spec.rate) for spec in made.registry.specs()] == [
+        ("stock", 5_000, Rate(5)),
+        ("order", None, Rate(5)),
+    ]
+    travelled = pickle.loads(pickle.dumps(made.tools))
+    assert build_registry(travelled, [folder]).names() == ("stock", "order")
+
+
+@pytest.mark.parametrize(
+    ("tool", "expected"),
+    [
+        ("Shpo", "5:12: tools.0.class: 'timed_tools:Shpo': module 'timed_tools' has no 'Shpo'; did you mean 'Shop'?"),
+        ("Closed", "5:12: tools.0.class: class timed_tools:Closed must be makeable without arguments (missing a requ"),
+        (
+            "Shop\n    timeout: 1s\n    execution: inline",
+            "6:14: tools.0.timeout: tool 'stock': timeout: nothing can st",
+        ),
+        ("Shop\n    name: x", "6:5: tools.0.name: unknown key `name`; expected 'class', 'execution', 'max_concurrent'"),
+        ("Shop\njournal: none", "5:12: tools.0.class: `on_interrupt: fail` needs a journal, and `journal` is none"),
+        ("Shop\n  - class: timed_tools:Shop", "5:12: tools.0.class: two tools are named 'stock'; the other is at job"),
+    ],
+)
+def test_what_is_wrong_with_a_class(prepared: Prepare, job: Write, tool: str, expected: str) -> None:
+    prepared("plain")
+    with pytest.raises(ConfigErrors) as caught:
+        prepare(job(CLASS.replace("TOOL", tool)))
+    assert str(caught.value.errors[0])[: len(expected) + 9] == f"job.yaml:{expected}"
 
 
 def test_the_batch_s_time_out(prepared: Prepare) -> None:

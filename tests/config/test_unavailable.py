@@ -38,7 +38,6 @@ NOT_YET = "is not available in this version of flink-agents"
 
 CASES = [
     ({"tool": ", inject: {tenant: {from: config, key: tenant}}"}, "5:23: tools.0.inject: `inject`"),
-    ({"entry": "  - {class: 'm:C', name: x, foo: 1}\n"}, "7:6: tools.2.class: `class`"),
     ({"entry": "  - execute: {provider: local}\n"}, "7:5: tools.2.execute: `execute`"),
     ({"entry": "  - mcp: {command: x}\n"}, "7:5: tools.2.mcp: `mcp`"),
     ({"entry": "  - agent: m:a\n"}, "7:5: tools.2.agent: `agent`"),
