@@ -229,7 +229,13 @@ class Job:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
-    """Return a job in the test's folder; its processes end with the test."""
+def another_job() -> Iterator[Callable[[Path], Job]]:
+    """Return what makes a job in a folder; its processes end with the test."""
     with ExitStack() as running:
-        yield Job(tmp_path, running)
+        yield lambda folder: Job(folder, running)
+
+
+@pytest.fixture
+def job(tmp_path: Path, another_job: Callable[[Path], Job]) -> Job:
+    """Return a job in the test's folder; its processes end with the test."""
+    return another_job(tmp_path)

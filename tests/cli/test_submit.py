@@ -6,7 +6,9 @@ import json
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ import pytest
 
 from flink_agents.cluster.java import choose_java
 from flink_agents.cluster.standalone import StandaloneCluster
+from flink_agents.durable.journal.sqlite import SqliteJournal
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Ended, Job
@@ -42,6 +45,7 @@ class Far:
         self.job = job
         self.cluster = cluster
         self.rest = cluster.rest
+        self.job_id = ""
         (job.folder / "far_tools.py").write_text(TOOLS, encoding="utf-8")
 
     @property
@@ -184,6 +188,46 @@ def test_stop_with_a_savepoint_resume_at_another_parallelism_and_drain(far: Far)
     assert rest.job(second).state == "FINISHED"
     assert far.responses() == list(range(total))
     assert job.record["checkpoint"] == out[0]
+
+
+@pytest.mark.flink
+@pytest.mark.rule(26, 50)
+def test_two_jobs_side_by_side_with_one_journal(
+    standalone: StandaloneCluster, tmp_path: Path, another_job: Callable[[Path], Job]
+) -> None:
+    """Each has a TaskManager, and neither sees the other's runs; a job that is alive keeps a second one off its run."""
+    journal = {"type": "sqlite", "path": str(tmp_path / "journal.db")}
+    sides = []
+    for name in ("left", "right"):
+        (tmp_path / name).mkdir()
+        far = Far(another_job(tmp_path / name), standalone).write(8)
+        sides.append(far)
+        far.job_id = far.submitted("--set", f"journal={json.dumps(journal)}", "--set", f"name={name}")
+    for far in sides:
+        far.job.until(lambda far=far: len(far.responses()) == 4)  # type: ignore[misc]
+    rest, left = standalone.rest, sides[0]
+    assert [rest.job(far.job_id).state for far in sides] == ["RUNNING", "RUNNING"]
+    assert rest.overview()["slots-available"] == 0
+
+    # As if the cluster could not be asked: only the journal knows that the job lives.
+    (record,) = (left.job.folder / "state" / "left").glob("*/run.json")
+    known = json.loads(record.read_text(encoding="utf-8"))
+    record.write_text(json.dumps({**known, "jobmanager": "127.0.0.1:1"}), encoding="utf-8")
+    again = ["--set", f"journal={json.dumps(journal)}", "--set", "name=left", "--resume"]
+    code, out = left.submit(*again)
+    assert (code, out) == (2, [])
+    assert f"run {known['run_id']} is live: Flink job {left.job_id} works on it" in left.job.stderr
+    record.write_text(json.dumps(known), encoding="utf-8")
+
+    for far in sides:
+        far.gate.touch()
+        code, _ = far.command("stop", far.job_id, "--drain")
+        assert code == 0, far.job.stderr
+        assert far.responses() == list(range(8))
+    with closing(SqliteJournal(Path(journal["path"]))) as kept:
+        runs = Counter(row.call.run_id for row in kept.calls())
+    assert sorted(runs.values()) == [8, 8]
+    assert known["run_id"] in runs
 
 
 @pytest.mark.flink
