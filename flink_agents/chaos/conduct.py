@@ -84,7 +84,7 @@ def conduct(
     began = time.monotonic()
     with StandaloneCluster(work.cluster, taskmanagers=settings.taskmanagers, options=_cluster_options(own)) as cluster:
         job_id = submit_observed(own, run, cluster.address, _observation(settings, work))
-        striking = Striking(cluster, job_id, logs, run.checkpoints, parallelism=config.flink.parallelism)
+        striking = Striking(cluster, job_id, logs, run.checkpoints, parallelism=config.flink.parallelism, note=note)
         striking.wait_recovered()
         note(f"the job is at work on {settings.taskmanagers} TaskManagers, run {run.run_id}")
         kills = _kill(striking, records, settings, work, note)
@@ -165,7 +165,7 @@ def _wait_answered(cluster: StandaloneCluster, job_id: str, run: Run, total: int
             return
         report = cluster.rest.job(job_id)
         if report.ended:
-            raise ClusterFault(f"the job is {report.state}: {cluster.rest.failure(job_id)}")
+            raise ClusterFault(f"the job is {report.state}: {cluster.rest.failure_text(job_id)}")
         time.sleep(POLL_S)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from flink_agents.chaos.execution import ExecutionLogs, Kill, weigh
 from flink_agents.chaos.plan import Moment, Strike, chosen, strikes
 from flink_agents.chaos.remains import checkpoint_ns
+from flink_agents.cluster.hints import PYTHON_IS_LOST
 from flink_agents.cluster.standalone import StandaloneCluster
 from flink_agents.errors import ClusterFault
 
@@ -30,16 +31,25 @@ class Striking:
         logs: the job's execution logs.
         checkpoints: the folder with its checkpoints.
         parallelism: how many subtasks the operator has.
+        note: takes a line for the user where something else than a kill is done to the cluster.
     """
 
     def __init__(
-        self, cluster: StandaloneCluster, job_id: str, logs: ExecutionLogs, checkpoints: Path, *, parallelism: int
+        self,
+        cluster: StandaloneCluster,
+        job_id: str,
+        logs: ExecutionLogs,
+        checkpoints: Path,
+        *,
+        parallelism: int,
+        note: Callable[[str], None],
     ) -> None:
         self._cluster = cluster
         self._job_id = job_id
         self._logs = logs
         self._checkpoints = checkpoints
         self._parallelism = parallelism
+        self._note = note
         self._indexes = [each.index for each in cluster.status().taskmanagers]
         self._began = time.monotonic_ns()
         self._last = 0
@@ -130,12 +140,22 @@ class Striking:
     def _has_recovered(self) -> bool:
         self._logs.update()
         if self._logs.opens_since(self._last) < self._parallelism:
+            self._replace_if_lost()
             return False
         report = self._cluster.rest.job(self._job_id)
         if report.ended:
-            msg = f"the job is {report.state}: {self._cluster.rest.failure(self._job_id)}"
+            msg = f"the job is {report.state}: {self._cluster.rest.failure_text(self._job_id)}"
             raise ClusterFault(msg)
         return report.at_work
+
+    def _replace_if_lost(self) -> None:
+        """Start a TaskManager anew whose Python will not start any more: no job recovers on it."""
+        lost = self._cluster.rest.failed_on(self._job_id, PYTHON_IS_LOST)
+        for each in self._cluster.status().taskmanagers if lost else ():
+            if each.resource == lost and each.alive:
+                self._note(f"TaskManager {each.index} is replaced: a kill interrupted the first start of its Python")
+                self._cluster.kill_taskmanager(each.index)
+                self._cluster.start_taskmanager(each.index, wait=False)
 
     def _wait_for(self, condition: Callable[[], bool], timeout_s: float, pause_s: float) -> None:
         """Wait for a moment that need not come: the kill then takes place without it, and may not count."""
@@ -147,7 +167,7 @@ class Striking:
         deadline = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline:
-                msg = f"{otherwise} within {timeout_s:g} s: {self._cluster.rest.failure(self._job_id)}"
+                msg = f"{otherwise} within {timeout_s:g} s: {self._cluster.rest.failure_text(self._job_id)}"
                 raise ClusterFault(msg)
             time.sleep(pause_s)
 

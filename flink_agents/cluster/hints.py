@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["hint"]
+__all__ = ["PYTHON_IS_LOST", "hint"]
+
+PYTHON_IS_LOST = re.compile(
+    r"java\.lang\.Error: java\.lang\.InterruptedException\s+"
+    r"at pemja\.core\.PythonInterpreter\$MainInterpreter\.initialize"
+)
+"""A task was cancelled while the first Python of its TaskManager started: pemja keeps the interruption as an error for
+every later start in that process."""
 
 HINTS = (
+    (
+        PYTHON_IS_LOST,
+        "The Python of that TaskManager was interrupted while it first started and cannot start there any more, for "
+        "any job. End that TaskManager and start it again.",
+    ),
     (
         r"Failed to find libpython|Cannot run program \"[^\"]*python[^\"]*\""
         r"|No module named '(?:pemja|_struct|encodings)'",

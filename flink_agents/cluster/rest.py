@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -166,8 +167,18 @@ class FlinkRest:
 
     def failure_trace(self, job_id: str) -> str | None:
         """Return Flink's whole stack trace of the job's newest failure, None if it never failed."""
-        history = self._get(f"/jobs/{job_id}/exceptions").get("exceptionHistory", {}).get("entries", [])
-        return str(history[0]["stacktrace"]) if history else None
+        newest = self._newest_failure(job_id)
+        return str(newest["stacktrace"]) if newest else None
+
+    def failure_text(self, job_id: str) -> str:
+        """Return the newest failure's text, for messages."""
+        cause = self.failure(job_id)
+        return "Flink reported no cause" if cause is None else cause.text
+
+    def failed_on(self, job_id: str, pattern: re.Pattern[str]) -> str | None:
+        """Return the id of the TaskManager of the job's newest failure, None if its trace is not like ``pattern``."""
+        newest = self._newest_failure(job_id)
+        return newest.get("taskManagerId") if pattern.search(newest.get("stacktrace", "")) else None
 
     def counters(self, job_id: str, names: frozenset[str]) -> dict[str, int]:
         """Return the sums over all subtasks of the metrics whose last name part is in ``names``.
@@ -229,6 +240,10 @@ class FlinkRest:
         cause = root_cause(operation.get("failure-cause", {}).get("stack-trace", ""))
         msg = f"the savepoint of job {job_id} failed: {cause.summary}"
         raise ClusterFault(msg)
+
+    def _newest_failure(self, job_id: str) -> Mapping[str, Any]:
+        history = self._get(f"/jobs/{job_id}/exceptions").get("exceptionHistory", {}).get("entries", [])
+        return history[0] if history else {}
 
     def _checkpoints(self, job_id: str) -> Any:
         return self._get(f"/jobs/{job_id}/checkpoints")

@@ -46,12 +46,13 @@ TAIL = 15
 
 @dataclass(frozen=True)
 class TaskManagerStatus:
-    """One TaskManager: ``alive`` its process, ``registered`` the JobManager counts on it."""
+    """One TaskManager: ``alive`` its process, ``registered`` the JobManager counts on it, ``resource`` Flink's id."""
 
     index: int
     pid: int
     alive: bool
     registered: bool
+    resource: str
 
 
 @dataclass(frozen=True)
@@ -262,7 +263,7 @@ class StandaloneCluster:
             alive=self._alive(JOBMANAGER),
             answers=bool(overview),
             taskmanagers=tuple(
-                TaskManagerStatus(index, known.pid, known.process.alive, known.resource in registered)
+                TaskManagerStatus(index, known.pid, known.process.alive, known.resource in registered, known.resource)
                 for index, known in managers
             ),
             slots=overview.get("slots-total", 0),

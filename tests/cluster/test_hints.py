@@ -18,6 +18,12 @@ PATH_IS_WRONG = "bin first on the PATH of every TaskManager"
             PATH_IS_WRONG,
         ),
         ("java.lang.RuntimeException: Failed to find libpython", PATH_IS_WRONG),
+        (
+            "java.lang.Error: java.lang.InterruptedException\n"
+            "\tat pemja.core.PythonInterpreter$MainInterpreter.initialize(PythonInterpreter.java:406)\n"
+            "\tat pemja.core.PythonInterpreter.initialize(PythonInterpreter.java:144)\n",
+            "End that TaskManager and start it again",
+        ),
         ("Caused by: pemja.core.PythonException: ModuleNotFoundError: No module named 'pemja'", PATH_IS_WRONG),
         ("ModuleNotFoundError: No module named '_struct'", PATH_IS_WRONG),
         ("ModuleNotFoundError: No module named 'flink_agents'", "flink-agents-toolcall is not installed"),
