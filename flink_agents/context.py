@@ -2,73 +2,82 @@
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+import threading
+import uuid
+from collections.abc import Awaitable, Callable, MutableMapping
+from datetime import datetime, timezone
+from typing import Any, TypeVar
 
-from flink_agents.errors import InvalidArguments
-from flink_agents.options import Execution, Limits, OnInterrupt
-from flink_agents.records import parse_arguments
-from flink_agents.scheduler.call import Prepared
-from flink_agents.scheduler.handles import AsyncFuture, DurableFuture, GatherFuture, HandleState
-from flink_agents.tools.base import Body, Tool
+from flink_agents.durable.memory import KeyMemory
+from flink_agents.durable_call import CallSettings, DurableCall, Seconds, milliseconds
+from flink_agents.errors import HandleMisuse
+from flink_agents.options import Execution, Limits
+from flink_agents.scheduler.handles import (
+    AsyncFuture,
+    CompletedFuture,
+    DurableFuture,
+    GatherFuture,
+    HandleState,
+    SleepFuture,
+)
+from flink_agents.scheduler.run import ActionRun
+from flink_agents.scheduler.services import Counters
+from flink_agents.tool_call import ToolCallFuture, ToolTerms
+from flink_agents.tools.options import Retry
 from flink_agents.tools.registry import ToolRegistry
 
-__all__ = ["ActionContext", "ToolCallFuture"]
+__all__ = ["ActionContext", "ActionMetrics", "ContextParts"]
 
-TOOL_KIND = "tool"
+T = TypeVar("T")
+_log = logging.getLogger("flink_agents.actions")
 
 
-class ToolCallFuture(DurableFuture):
-    """A handle on one call of a tool. Looking the tool up and checking the arguments is the call's preparation."""
+class ContextParts:
+    """What the contexts of one subtask share. Task thread only."""
 
-    __slots__ = ("_limit", "_registry")
+    __slots__ = ("counters", "has_journal", "limit", "registry", "terms")
 
-    def __init__(
-        self, registry: ToolRegistry, limit: int, name: str, position: int, arguments: Any, call_id: Any
-    ) -> None:
-        # Not through the base class: a second constructor for each call would be felt.
-        self.kind = TOOL_KIND
-        self.name = name
-        self.position = position
-        self.arguments = arguments
-        self.call_id = call_id
-        self.state = HandleState.COLD
-        self.slot = None
-        self.outcome = None
-        self._digest = None
-        self._registry = registry
-        self._limit = limit
-
-    def prepare(self) -> Prepared:
-        """Return the tool's body for these arguments. Each preparation reads them anew: a body gets its own copy."""
-        tool = self._registry.get(self.name)
-        spec = tool.spec
-        body = self._body(tool)
-        reconcile = None
-        if spec.on_interrupt is OnInterrupt.RECONCILE:
-            reconcile = tool.reconciler(parse_arguments(self.arguments, self._limit))
-        return Prepared(body, spec.execution, spec.name, spec.max_concurrent, spec.on_interrupt, reconcile)
-
-    def body_here(self) -> Body | None:
-        """Return the body if the tool runs inline; otherwise None, and nothing is prepared."""
-        tool = self._registry.find(self.name)
-        return self._body(tool) if tool is not None and tool.spec.execution is Execution.INLINE else None
-
-    def _body(self, tool: Tool) -> Body:
-        try:
-            given = parse_arguments(self.arguments, self._limit)
-        except InvalidArguments as error:
-            raise InvalidArguments(str(error), dict(tool.spec.parameters)) from None
-        return tool.prepare(given)
+    def __init__(self, registry: ToolRegistry, limits: Limits, counters: Counters, *, has_journal: bool) -> None:
+        self.registry = registry
+        self.limit = limits.arguments
+        self.counters = counters
+        self.has_journal = has_journal
+        self.terms = ToolTerms()
 
 
 class ActionContext:
-    """Handed to an action. Task thread only; everything it offers is safe to replay."""
+    """Handed to an action. Task thread only; everything it offers is safe to replay.
 
-    __slots__ = ("_limit", "_registry")
+    Handles are cold: nothing is reserved or begun for one before it is awaited or gathered. One that a user's action
+    creates must be awaited, gathered or cancelled before the action ends.
+    """
 
-    def __init__(self, registry: ToolRegistry, limits: Limits) -> None:
-        self._registry = registry
-        self._limit = limits.arguments
+    __slots__ = ("_created", "_events", "_parts", "_run", "_thread", "memory")
+
+    def __init__(self, parts: ContextParts, run: ActionRun, memory: KeyMemory) -> None:
+        self._parts = parts
+        self._run = run
+        self._created: list[DurableFuture] | None = None
+        self._events: list[Any] | None = None
+        self._thread = threading.get_ident()
+        self.memory = memory
+        """What is remembered of the key, by path; changes are written when the action has finished."""
+
+    @property
+    def key(self) -> Any:
+        """The request's key."""
+        return self._run.origin.key
+
+    @property
+    def request_id(self) -> str:
+        """The request's id."""
+        return self._run.origin.request_id
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether what runs now ran before a restore already."""
+        return self._run.is_replaying
 
     def call_tool(self, name: str, arguments: Any, *, position: int = -1, call_id: Any = None) -> DurableFuture:
         """Return a cold handle on one call of a tool.
@@ -77,14 +86,174 @@ class ActionContext:
         call's place in its request, ``call_id`` what the request calls it. An unknown tool and arguments that do not
         fit are the call's own failure, when it is awaited.
         """
-        return ToolCallFuture(self._registry, self._limit, name, position, arguments, call_id)
+        handle = ToolCallFuture(self._parts, self, name, position, arguments, call_id)
+        if self._created is not None:
+            self._note(handle)
+        return handle
 
-    def gather(self, *handles: AsyncFuture[Any], max_in_flight: int = 16) -> GatherFuture:
+    def durable_execute(
+        self,
+        function: Callable[..., Any],
+        *args: Any,
+        id: str | None = None,
+        reconcile: Callable[..., Any] | None = None,
+        timeout: Seconds | None = None,
+        deadline: Seconds | None = None,
+        retry: Retry | None = None,
+        execution: Execution | str | None = None,
+        **kwargs: Any,
+    ) -> DurableFuture:
+        """Return a cold handle on one call of a function, recorded like a tool's: it does not run again once it ended.
+
+        A plain function runs on a worker's thread, a coroutine function on the worker loop, and with ``execution:
+        "inline"`` (microseconds only) on the task thread. The arguments are recorded by their digest and copied for
+        each body; the value goes through the codec.
+
+        Args:
+            function: what runs; its name is the call's.
+            args: values that the codec carries.
+            id: another name for the call, such as one that survives a renaming of the function.
+            reconcile: called with the same arguments after a crash cut the call off: returns the call's value, raises
+                its failure, or returns ``NOT_STARTED``. Needs a journal.
+            timeout: bounds one body, from its begin.
+            deadline: bounds the call with all bodies and waits.
+            retry: a ``RetryPolicy``, or what the job YAML says.
+            execution: where it runs.
+            kwargs: further arguments by name.
+
+        Raises:
+            HandleMisuse: for a setting that is wrong.
+            Unserializable: for an argument that cannot be recorded.
+        """
+        settings = CallSettings(id, reconcile, timeout, deadline, retry, execution)
+        return self._note(DurableCall(function, args, kwargs, settings, has_journal=self._parts.has_journal))
+
+    def durable_execute_async(
+        self, function: Callable[..., Awaitable[Any]], *args: Any, **settings: Any
+    ) -> DurableFuture:
+        """Return a cold handle on one call of a coroutine function; arguments and settings as ``durable_execute``.
+
+        Raises:
+            HandleMisuse: for a function that is no coroutine function, or a setting that is wrong.
+        """
+        return self.durable_execute(function, *args, execution=Execution.ASYNC, **settings)
+
+    def completed(self, value: T) -> CompletedFuture[T]:
+        """Return a handle whose result is there already; it takes no slot."""
+        return CompletedFuture(value)
+
+    def gather(
+        self, *handles: AsyncFuture[Any], timeout: Seconds | None = None, max_in_flight: int = 16
+    ) -> GatherFuture:
         """Return a handle on several calls: awaiting it gives their outcomes in the order of the arguments.
 
-        At most ``max_in_flight`` of them run at once, in a sliding window; 1 means one after another.
+        At most ``max_in_flight`` of them run at once, in a sliding window; 1 means one after another. ``timeout``
+        bounds the whole batch by an absolute time, which a failover does not move.
 
         Raises:
             NestedGather: if one of the handles is a gather itself.
+            HandleMisuse: for something that is no handle, or a wrong number.
         """
-        return GatherFuture(handles, max_in_flight)
+        return GatherFuture(handles, max_in_flight, None if timeout is None else milliseconds("timeout", timeout))
+
+    def sleep(self, seconds: Seconds) -> SleepFuture:
+        """Return a handle on a durable wait: its end is recorded when it begins, and a failover does not move it."""
+        handle = SleepFuture(milliseconds("sleep", seconds))
+        self._note(handle)
+        return handle
+
+    def now(self) -> datetime:
+        """Return the time in UTC, to the millisecond; recorded, so a replay gets the same."""
+        self._check_thread()
+        return datetime.fromtimestamp(self._run.now_ms() / 1000, timezone.utc)
+
+    def uuid(self) -> uuid.UUID:
+        """Return a random-looking UUID that is the same on every replay, and no other call's."""
+        self._check_thread()
+        return self._run.uuid()
+
+    def send_event(self, event: Any) -> None:
+        """Pass an event on to the actions of this key that take its type; an ``OutputEvent`` goes to the sink.
+
+        The events of a request are handled in the order in which they were sent, after the running action has returned.
+
+        Raises:
+            HandleMisuse: outside an agent.
+        """
+        self._check_thread()
+        if self._events is None:
+            msg = "send_event works in the actions of an Agent; there is none here"
+            raise HandleMisuse(msg)
+        self._events.append(event)
+
+    @property
+    def log(self) -> logging.LoggerAdapter[Any]:
+        """A logger whose messages name key and request; silent while the action replays what it did before."""
+        return _ActionLogger(_log, {"run": self._run})
+
+    @property
+    def metrics(self) -> ActionMetrics:
+        """The action's own counters, as metrics of the job."""
+        return ActionMetrics(self._parts.counters, self._run)
+
+    def collect(self, events: list[Any]) -> None:
+        """Have the context note handles, and put sent events into ``events``. For whoever runs a user's action."""
+        self._created = []
+        self._events = events
+
+    def check_settled(self) -> None:
+        """Look at the handles that were created since the last look.
+
+        Raises:
+            HandleMisuse: if one was neither awaited nor cancelled.
+        """
+        created, self._created = self._created or [], []
+        for handle in created:
+            if handle.state in (HandleState.COLD, HandleState.RESERVED):
+                msg = (
+                    f"the action ended with the handle of {handle.name!r} unresolved: await it, gather it, or cancel() "
+                    "it if it is not needed"
+                )
+                raise HandleMisuse(msg)
+
+    def _note(self, handle: DurableFuture) -> DurableFuture:
+        self._check_thread()
+        if self._created is not None:
+            self._created.append(handle)
+        return handle
+
+    def _check_thread(self) -> None:
+        if threading.get_ident() != self._thread:
+            msg = "the context belongs to the action: a tool or a durable function gets values, not the context"
+            raise HandleMisuse(msg)
+
+
+class ActionMetrics:
+    """Counters of an action, as metrics ``action.NAME``; what a replay does again is not counted again."""
+
+    def __init__(self, counters: Counters, run: ActionRun) -> None:
+        self._counters = counters
+        self._run = run
+
+    def count(self, name: str, n: int = 1) -> None:
+        """Add ``n`` to the counter."""
+        if not self._run.is_replaying:
+            self._counters.inc(f"action.{name}", n)
+
+
+class _ActionLogger(logging.LoggerAdapter):  # type: ignore[type-arg]  # generic from Python 3.11 on
+    """Puts key and request before each message."""
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name is logging's
+        """Say no while the action replays: it said this before."""
+        return not self._run.is_replaying and super().isEnabledFor(level)
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        origin = self._run.origin
+        return f"[key={origin.key} request={origin.request_id}] {msg}", kwargs
+
+    @property
+    def _run(self) -> ActionRun:
+        extra: Any = self.extra
+        run: ActionRun = extra["run"]
+        return run

@@ -16,7 +16,9 @@ from flink_agents.errors import StateFormat
 __all__ = [
     "MISSING",
     "CallResult",
+    "InputEvent",
     "Missing",
+    "OutputEvent",
     "ToolCall",
     "ToolRequestEvent",
     "ToolResponseEvent",
@@ -35,6 +37,22 @@ class Missing(Enum):
 
 MISSING: Final = Missing.MISSING
 """Stands where a record carried no ``metadata``; null metadata is None and is carried."""
+
+
+@dataclass(frozen=True)
+class InputEvent:
+    """One record of an agent's input. ``input`` is the record: any JSON object that has the key."""
+
+    request_id: str
+    key: Any
+    input: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class OutputEvent:
+    """What an agent has to say: ``output`` goes to the sink as one line, with request id and key."""
+
+    output: Any
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["FAULT_POINTS", "Fault", "engine_part", "no_fault"]
+__all__ = ["FAULT_POINTS", "TIMED_FAULT_POINTS", "Fault", "engine_part", "no_fault"]
 
 FAULT_POINTS = (
     "reserve",
@@ -20,6 +20,9 @@ FAULT_POINTS = (
     "open",
 )
 """In the order in which a request meets them; each is announced as ``before:NAME`` and ``after:NAME``."""
+
+TIMED_FAULT_POINTS = ("expired",)
+"""Met only by requests that run out of time: between the last look at their calls and the record of what that found."""
 
 Fault = Callable[[str], None]
 """Called with ``before:NAME`` or ``after:NAME``; raises (or kills the process) to simulate a crash there."""

@@ -6,9 +6,9 @@ from typing import Any
 
 from flink_agents import codec
 from flink_agents.errors import InvalidArguments, RejectedRecord, TooLarge, Unserializable
-from flink_agents.events import MISSING, ToolCall, ToolRequestEvent
+from flink_agents.events import MISSING, InputEvent, ToolCall, ToolRequestEvent
 
-__all__ = ["parse_arguments", "parse_request", "parse_stored", "request_key"]
+__all__ = ["parse_arguments", "parse_input", "parse_request", "parse_stored", "parse_stored_input", "request_key"]
 
 MAX_DEPTH = codec.MAX_JSON_DEPTH - 10
 """Deepest record: what stores or answers it wraps it in some levels more, and must be readable too."""
@@ -52,6 +52,25 @@ def parse_stored(record: dict[str, Any], key_by: str, intake: int) -> ToolReques
         RejectedRecord: for a record that is no request.
     """
     return _request(record, key_by, intake)
+
+
+def parse_input(record: str | bytes | dict[str, Any], key_by: str, intake: int, limit: int) -> InputEvent:
+    """Return a record as an agent's input: any JSON object that has the key. Otherwise as ``parse_request``.
+
+    Raises:
+        RejectedRecord: for a record that is no JSON object or has no usable key.
+    """
+    return parse_stored_input(_read(record, limit), key_by, intake)
+
+
+def parse_stored_input(record: dict[str, Any], key_by: str, intake: int) -> InputEvent:
+    """Return the input in a record that was read back from state. Otherwise as ``parse_stored``.
+
+    Raises:
+        RejectedRecord: for a record without a usable key.
+    """
+    key = _key(record, key_by)
+    return InputEvent(_request_id([record], codec.key_text(key, key_by), intake), key, record)
 
 
 def _request(tree: dict[str, Any], key_by: str, intake: int) -> ToolRequestEvent:

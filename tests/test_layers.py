@@ -18,7 +18,7 @@ LAYERS = [
     ("values", ["errors", "options", "clock", "faults", "codec", "failures", "events", "records", "retry", "units"]),
     ("durable", ["durable"]),
     ("scheduler", ["scheduler"]),
-    ("authoring", ["context", "action", "agent", "tools", "chat", "subagents"]),
+    ("authoring", ["context", "action", "agent", "durable_call", "tool_call", "tools", "chat", "subagents"]),
     ("runtime", ["runtime"]),
     ("job", ["config", "datastream", "job", "connectors", "cluster", "chaos", "cli"]),
 ]

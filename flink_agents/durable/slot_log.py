@@ -72,6 +72,15 @@ class SlotLog:
         slot.start(attempt_id, now_ms)
         self._dirty.add(slot.index)
 
+    def unstart(self, slot: Slot) -> None:
+        """Record that the body of this slot, which was to begin, never did."""
+        slot.unstart()
+        self._dirty.add(slot.index)
+
+    def touch(self, slot: Slot) -> None:
+        """Note that this slot's times or counts changed."""
+        self._dirty.add(slot.index)
+
     def settle(self, slot: Slot, outcome: Outcome, duration_ms: int) -> None:
         """Record the slot's outcome, for good."""
         slot.settle(outcome, duration_ms)
@@ -92,9 +101,25 @@ class SlotLog:
         self._persisted = len(self._slots)
 
     def _drop_from(self, index: int, expected: Identity, recorded: Identity) -> None:
-        msg = f"the action asks for another call than the recorded one; expected {expected}; recorded {recorded}"
+        msg = (
+            f"the action asks for another call than the recorded one; expected {expected}; recorded {recorded}. "
+            f"{_likely_cause(expected, recorded)}"
+        )
         if self._on_mismatch is OnMismatch.FAIL:
             raise IdentityMismatch(msg)
         _log.warning("%s; this slot and the %d after it run as new", msg, len(self._slots) - index - 1)
         del self._slots[index:]
         self._dirty = {kept for kept in self._dirty if kept < index}
+
+
+def _likely_cause(expected: Identity, recorded: Identity) -> str:
+    if (expected.kind, expected.name) != (recorded.kind, recorded.name):
+        cause = "Its code was changed since, or it takes another way on each run"
+    elif expected.digest != recorded.digest:
+        cause = "The arguments differ: they depend on something that is not recorded, or the code was changed since"
+    else:
+        cause = "The order of its calls was changed since"
+    return (
+        f"{cause}. Take the time from ctx.now() and random names from ctx.uuid(), iterate over nothing unordered. "
+        "After a deliberate change, on_mismatch: rerun runs the calls from here on again"
+    )

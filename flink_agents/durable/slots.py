@@ -39,7 +39,10 @@ MOVES: dict[SlotStatus, frozenset[SlotStatus]] = {
     # A call can end without having begun: its preparation failed, or a record elsewhere answers for it.
     SlotStatus.RESERVED: frozenset({SlotStatus.STARTED, SlotStatus.SUCCEEDED, SlotStatus.FAILED}),
     # Started again: a retry, or a new attempt of the task after the earlier one was cut off.
-    SlotStatus.STARTED: frozenset({SlotStatus.STARTED, SlotStatus.SUCCEEDED, SlotStatus.FAILED}),
+    # Reserved again: the body that was to begin never did, and never will.
+    SlotStatus.STARTED: frozenset(
+        {SlotStatus.RESERVED, SlotStatus.STARTED, SlotStatus.SUCCEEDED, SlotStatus.FAILED},
+    ),
     SlotStatus.SUCCEEDED: frozenset(),
     SlotStatus.FAILED: frozenset(),
 }
@@ -69,8 +72,10 @@ class Slot:
     """The record of one call. Changed on the task thread only, through ``start`` and ``settle``.
 
     ``attempts`` counts the bodies begun, ``attempt_id`` names the task attempt that began the last one, times are
-    milliseconds since the epoch, ``duration_ms`` is the last body's running time. The identity of a new slot is made
-    when it is stored or compared: a call that begins and ends within a turn of its request needs none.
+    milliseconds since the epoch, ``duration_ms`` is the last body's running time. ``failed`` counts the bodies that
+    ended in a failure worth another attempt, ``retry_ms`` is when that begins; ``until_ms`` is the call's deadline (or
+    a sleep's end), ``batch_ms`` the deadline of the batch it was asked in; 0 where there is none. The identity of a new
+    slot is made when it is stored or compared: a call that begins and ends within a turn of its request needs none.
     """
 
     __slots__ = (
@@ -78,11 +83,15 @@ class Slot:
         "_identity",
         "attempt_id",
         "attempts",
+        "batch_ms",
         "duration_ms",
+        "failed",
         "index",
         "outcome",
+        "retry_ms",
         "started_ms",
         "status",
+        "until_ms",
     )
 
     def __init__(self, index: int, call: Named) -> None:
@@ -94,6 +103,7 @@ class Slot:
         self.attempt_id = ""
         self.started_ms = 0
         self.duration_ms = 0
+        self.failed = self.retry_ms = self.until_ms = self.batch_ms = 0
         self.outcome: Outcome | None = None
 
     @property
@@ -116,6 +126,17 @@ class Slot:
         self.attempts += 1
         self.attempt_id = attempt_id
         self.started_ms = now_ms
+
+    def unstart(self) -> None:
+        """Take the last ``start`` back: its body never began.
+
+        Raises:
+            IllegalMove: if the slot is not started.
+        """
+        if SlotStatus.RESERVED not in MOVES[self.status]:
+            raise self._illegal(SlotStatus.RESERVED)
+        self.attempts -= 1
+        self.status = SlotStatus.STARTED if self.attempts else SlotStatus.RESERVED
 
     def settle(self, outcome: Outcome, duration_ms: int) -> None:
         """Record the outcome, for good.
@@ -146,6 +167,9 @@ class Slot:
         }
         if self.attempts:
             record |= {"a": self.attempts, "by": self.attempt_id, "at": self.started_ms}
+        if self.failed or self.until_ms or self.batch_ms:
+            timed = {"fa": self.failed, "rt": self.retry_ms, "u": self.until_ms, "b": self.batch_ms}
+            record |= {name: number for name, number in timed.items() if number}
         outcome = self.outcome
         if outcome is None:
             return codec.dumps(record)
@@ -172,6 +196,8 @@ class Slot:
             slot.status = SlotStatus(record["s"])
             slot.attempts, slot.attempt_id = record.get("a", 0), record.get("by", "")
             slot.started_ms, slot.duration_ms = record.get("at", 0), record.get("ms", 0)
+            slot.failed, slot.retry_ms = record.get("fa", 0), record.get("rt", 0)
+            slot.until_ms, slot.batch_ms = record.get("u", 0), record.get("b", 0)
             if slot.status is SlotStatus.SUCCEEDED:
                 slot.outcome = Succeeded(codec.dumps(record["o"]))
             elif slot.status is SlotStatus.FAILED:

@@ -118,7 +118,7 @@ class Observer:
     def watch(self, calls: Sequence[RunningCall]) -> None:
         """Have the bodies of these calls noted and stretched. Task thread, before they begin."""
         for call in calls:
-            is_async = call.prepared.execution is Execution.ASYNC
+            is_async = call.terms.execution is Execution.ASYNC
             body = self._async_body(call) if is_async else self._body(call)
             call.prepared = call.prepared._replace(body=body)
 

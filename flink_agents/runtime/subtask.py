@@ -9,20 +9,24 @@ from typing import Any
 
 from flink_agents import codec
 from flink_agents.action import ToolCallAction
+from flink_agents.agent import Agent
 from flink_agents.clock import Clock, now_ms
-from flink_agents.context import ActionContext
+from flink_agents.context import ContextParts
 from flink_agents.durable.head import Head
-from flink_agents.durable.journal.rows import RequestRow
+from flink_agents.durable.journal.rows import CallKey, RequestRow
+from flink_agents.durable.outcome import Outcome
 from flink_agents.durable.store import WriteBehind
 from flink_agents.errors import RejectedRecord
 from flink_agents.faults import Fault, no_fault
 from flink_agents.options import OperatorOptions
+from flink_agents.runtime.program import AgentProgram, ToolCallProgram
 from flink_agents.runtime.turn import KeyActivity, Turn, TurnParts, content_digest, reject
 from flink_agents.scheduler.admission import Admission
 from flink_agents.scheduler.attempt import Attempt
 from flink_agents.scheduler.call import Completion, Ending, RunningCall
 from flink_agents.scheduler.call_journal import CallJournal, Writer
-from flink_agents.scheduler.run import Counters, Services
+from flink_agents.scheduler.services import Counters, Services
+from flink_agents.scheduler.timers import Alarms
 from flink_agents.scheduler.workers import Workers
 from flink_agents.tools.registry import ToolRegistry
 
@@ -37,12 +41,14 @@ class JournalPort:
     """The journal as the subtask needs it.
 
     ``first_attempt``: nothing of an earlier attempt can be there. ``requests_from(key, number, also)`` lists the
-    recorded requests of a key from a number on, and those among ``also``; called on the task thread, so it is quick.
+    recorded requests of a key from a number on, and those among ``also``; ``outcome_of`` reads a call's outcome. Both
+    are called on the task thread, so they are quick.
     """
 
     writer: Writer
     first_attempt: bool
     requests_from: Callable[[str, int, Collection[int]], Sequence[RequestRow]]
+    outcome_of: Callable[[CallKey], Outcome | None]
 
 
 class Subtask:
@@ -64,6 +70,7 @@ class Subtask:
         fault: Fault = no_fault,
         run_id: str = "",
         journal: JournalPort | None = None,
+        agent: Agent | None = None,
     ) -> None:
         self.options = options
         self.attempt = attempt
@@ -75,13 +82,26 @@ class Subtask:
             self._call_journal = CallJournal(journal.writer, workers, attempt, clock, options.limits.fatal_attempts)
         self.unanswered = 0
         self._counters = counters
-        self._admission = Admission(workers.permits)
-        services = Services(attempt, self._admission, clock, counters, fault, options.limits.result, self._call_journal)
+        self._clock = clock
+        self._admission = Admission(workers.permits, clock)
+        services = Services(
+            attempt,
+            self._admission,
+            clock,
+            counters,
+            fault,
+            options.limits.result,
+            self._call_journal,
+            self._sweep,
+            workers.threads.note_stray,
+            self._recorded,
+        )
+        action = ToolCallAction(options.tool_calls)
         self._parts = TurnParts(
             options,
             services,
-            ToolCallAction(options.tool_calls),
-            ActionContext(registry, options.limits),
+            ToolCallProgram(options.tool_calls, action) if agent is None else AgentProgram(agent, action),
+            ContextParts(registry, options.limits, counters, has_journal=journal is not None),
             self._note_answered,
             run_id,
             journal is not None and not journal.first_attempt,
@@ -90,6 +110,7 @@ class Subtask:
         self._busy: dict[str, KeyActivity] = {}
         self._inbox: dict[str, list[Completion]] = {}
         self._again: deque[str] = deque()
+        self._alarms = Alarms(self._next_of)
 
     @property
     def has_work(self) -> bool:
@@ -127,16 +148,15 @@ class Subtask:
     def wake(self, key: str, store: WriteBehind) -> Turn:
         """Go on with a key: what its workers handed back, or what was restored for it. Does nothing for an idle key."""
         turn = Turn()
+        activity = self._busy.get(key)
         completions = self._inbox.pop(key, [])
         granted = self._admission.take_granted(key)
-        activity = self._busy.get(key)
         if activity is not None:
             activity.go_on(completions, granted, store, turn)
         else:
-            # Bodies whose request is answered end unheard, except those that must fail the task.
-            for completion in completions:
-                if completion.exception is not None and completion.ending is Ending.FATAL:
-                    raise completion.exception
+            self._end_unheard(completions)
+            for call in granted:
+                self._admission.withdraw(call)
             activity = KeyActivity(key, Head.load(store), self._parts)
             if activity.is_idle:
                 return turn
@@ -165,19 +185,21 @@ class Subtask:
         """Drain what workers handed back and what became free; return the keys that need ``wake``, each once."""
         if self.attempt.failure is not None:
             raise self.attempt.failure
-        completions, inbox = self.attempt.completions, self._inbox
-        while completions:
-            completion = completions.popleft()
-            inbox.setdefault(completion.call.key, []).append(completion)
-        due = dict.fromkeys(inbox)
+        self._drain()
+        due = dict.fromkeys(self._inbox)
         due.update(dict.fromkeys(self._admission.grant()))
         due.update(dict.fromkeys(self._again))
+        if self._alarms.next_ms() is not None:
+            due.update(dict.fromkeys(self._alarms.due(self._clock())))
         self._again.clear()
         return list(due)
 
     def next_alarm_ms(self) -> int | None:
         """Return when the earliest timed wait ends, in milliseconds since the epoch; None while nothing is timed."""
-        return None
+        alarm = self._alarms.next_ms()
+        if self._admission.waiting and (free := self._admission.next_ms()) is not None:
+            return free if alarm is None else min(alarm, free)
+        return alarm
 
     def close(self) -> None:
         """Drop every running action; the state stays as it is."""
@@ -210,6 +232,33 @@ class Subtask:
             del unmatched[content_digest(text)]
         return number, True
 
+    def _drain(self) -> None:
+        completions, inbox = self.attempt.completions, self._inbox
+        while completions:
+            completion = completions.popleft()
+            inbox.setdefault(completion.call.key, []).append(completion)
+
+    def _sweep(self, key: str) -> list[Completion]:
+        """Take what workers have handed back for a key up to now."""
+        self._drain()
+        return self._inbox.pop(key, [])
+
+    def _next_of(self, key: str) -> int | None:
+        activity = self._busy.get(key)
+        return None if activity is None else activity.next_ms()
+
+    def _recorded(self, call: CallKey) -> Outcome | None:
+        return None if self._journal is None else self._journal.outcome_of(call)
+
+    def _end_unheard(self, completions: Sequence[Completion]) -> None:
+        """Take the ends of bodies whose request is answered: nobody hears them, but what must fail the task does."""
+        for completion in completions:
+            self._admission.ended(completion.call)
+            if completion.call.is_stray:
+                self._counters.inc("strays", -1)
+            if completion.exception is not None and completion.ending is Ending.FATAL and not completion.call.fenced:
+                raise completion.exception
+
     def _adopt(self, key: str, activity: KeyActivity, restored: int) -> None:
         self._busy[key] = activity
         self.unanswered += restored
@@ -221,5 +270,7 @@ class Subtask:
         turn.busy = not activity.is_idle
         if not turn.busy:
             self._busy.pop(key, None)
+        elif (alarm_ms := activity.next_ms()) is not None:
+            self._alarms.set(key, alarm_ms)
         if self._admission.waiting:
             turn.wake.extend(k for k in self._admission.grant() if k not in turn.wake)

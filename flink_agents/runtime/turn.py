@@ -13,21 +13,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from flink_agents import codec
-from flink_agents.action import ToolCallAction
-from flink_agents.context import ActionContext
+from flink_agents.context import ActionContext, ContextParts
 from flink_agents.durable.head import Head
 from flink_agents.durable.journal.rows import RequestRow
+from flink_agents.durable.memory import KeyMemory
 from flink_agents.durable.slot_log import SlotLog
 from flink_agents.durable.store import StateName, WriteBehind
-from flink_agents.errors import RejectedRecord, StateFormat
-from flink_agents.events import ToolRequestEvent, ToolResponseEvent, reject_json
+from flink_agents.errors import FrameworkFault, RejectedRecord, StateFormat
+from flink_agents.events import reject_json
 from flink_agents.options import OperatorOptions
-from flink_agents.records import parse_request, parse_stored
+from flink_agents.runtime.program import Program, Request
 from flink_agents.scheduler.call import Completion, RunningCall
-from flink_agents.scheduler.run import ActionRun, RunStatus, Services
+from flink_agents.scheduler.run import ActionRun, RunStatus
+from flink_agents.scheduler.services import Services
 from flink_agents.scheduler.tool_context import Origin
 
 __all__ = ["KeyActivity", "Turn", "TurnParts", "content_digest"]
+
+_OVER = (RunStatus.DONE, RunStatus.FAILED)
 
 REQUESTS_PER_TURN = 64
 """A key with a long queue of requests that need no worker gives the task thread back after so many."""
@@ -57,8 +60,8 @@ class TurnParts:
 
     options: OperatorOptions
     services: Services
-    action: ToolCallAction
-    context: ActionContext
+    program: Program
+    context: ContextParts
     on_answered: Callable[[], None]
     run_id: str = ""
     look_up: bool = False
@@ -70,13 +73,15 @@ class KeyActivity:
     Lives from the moment a request of the key is taken in, or its restored requests are found, until none is left.
     """
 
-    __slots__ = ("_parts", "_request", "_run", "_started_ms", "head", "key")
+    __slots__ = ("_memory", "_parts", "_request", "_run", "_started_ms", "_store", "head", "key")
 
     def __init__(self, key: str, head: Head, parts: TurnParts) -> None:
         self.key = key
         self.head = head
         self._parts = parts
-        self._request: ToolRequestEvent | None = None
+        self._request: Request | None = None
+        self._memory: KeyMemory | None = None
+        self._store: WriteBehind | None = None
         self._run: ActionRun | None = None
         self._started_ms = 0
 
@@ -97,7 +102,8 @@ class KeyActivity:
         """
         head, options = self.head, self._parts.options
         intake = head.next if number is None else number
-        request = parse_request(record, options.key_by, intake, options.limits.record)
+        request = self._parts.program.read(record, options.key_by, intake, options.limits.record)
+        self._store = store
         text = record if isinstance(record, str) else codec.dumps(record)
         head.take(number)
         store.insert(StateName.REQUESTS, str(intake), f'{{"v":1,"r":{text}}}')
@@ -113,6 +119,7 @@ class KeyActivity:
 
     def resume(self, store: WriteBehind, turn: Turn) -> None:
         """Run the restored requests of the key: the active one from its top, its recorded slots answer at once."""
+        self._store = store
         self._next_request(store, restored=True)
         self._finish(store, turn)
 
@@ -120,24 +127,34 @@ class KeyActivity:
         self, completions: Sequence[Completion], granted: Sequence[RunningCall], store: WriteBehind, turn: Turn
     ) -> None:
         """Record bodies that ended, begin calls that a worker is free for, and let the action go on."""
+        self._store = store
         run = self._run
         if run is not None:
             if granted:
                 run.launch(granted)
             if completions:
                 run.deliver(completions)
+            now = self._parts.services.clock()
+            while (due := run.next_ms()) is not None and due <= now:
+                run.expire(now)
         elif self.head.waiting:
             self._next_request(store, restored=False)
         self._finish(store, turn)
 
+    def next_ms(self) -> int | None:
+        """Return when the running action wants a turn of its own, in milliseconds since the epoch."""
+        return None if self._run is None else self._run.next_ms()
+
     def replay(self, store: WriteBehind, turn: Turn) -> None:
         """Run the active action again from its top on what is recorded; bodies that run go on. For tests."""
-        if self._run is not None and self._request is not None:
-            self._run.log.sync(store)
+        run, program = self._run, self._parts.program
+        if run is not None and self._request is not None and run.status is RunStatus.RUNNING:
+            self._store = store
+            run.log.sync(store)
             store.flush()
-            self._run.log = SlotLog(self._run.origin.intake, self._parts.options.tool_calls.on_mismatch)
-            self._run.log.restore(store)
-            self._run.begin(self._parts.action(self._request, self._parts.context))
+            run.log = SlotLog(run.origin.intake, program.on_mismatch)
+            run.log.restore(store)
+            run.begin(program.run(self._request, self._context(run)))
             self._finish(store, turn)
 
     def close(self) -> None:
@@ -158,32 +175,40 @@ class KeyActivity:
             if stored["v"] != 1:
                 msg = f"request {intake} of key {self.key} has format version {stored['v']}, this release reads 1"
                 raise StateFormat(msg)
-            request = parse_stored(stored["r"], options.key_by, intake)
+            request = self._parts.program.read_stored(stored["r"], options.key_by, intake)
         except (ValueError, KeyError, TypeError, RejectedRecord) as error:
             msg = f"request {intake} of key {self.key} cannot be read from state: {error}"
             raise StateFormat(msg) from error
         self._begin(request, intake, store, seen=True, restored=restored)
 
-    def _request_row(self, request: ToolRequestEvent, intake: int, text: str) -> RequestRow:
+    def _request_row(self, request: Request, intake: int, text: str) -> RequestRow:
         return RequestRow(self._parts.run_id, self.key, intake, request.request_id, content_digest(text))
 
-    def _begin(self, request: ToolRequestEvent, intake: int, store: WriteBehind, *, seen: bool, restored: bool) -> None:
+    def _begin(self, request: Request, intake: int, store: WriteBehind, *, seen: bool, restored: bool) -> None:
         """Start the action. ``seen``: an earlier attempt may have begun it; ``restored``: so may have this state's."""
         parts = self._parts
         self.head.active = intake
         self._request = request
         self._started_ms = parts.services.clock()
-        log = SlotLog(intake, parts.options.tool_calls.on_mismatch)
+        log = SlotLog(intake, parts.program.on_mismatch)
         if restored:
             log.restore(store)
         origin = Origin(parts.run_id, request.key, self.key, request.request_id, intake, look_up=seen and parts.look_up)
-        self._run = ActionRun(origin, log, parts.services)
-        self._run.begin(parts.action(request, parts.context))
+        self._run = run = ActionRun(origin, log, parts.services, guarded=parts.program.guarded)
+        run.begin(parts.program.run(request, self._context(run)))
+
+    def _context(self, run: ActionRun) -> ActionContext:
+        self._memory = KeyMemory(self._remembered)
+        return ActionContext(self._parts.context, run, self._memory)
+
+    def _remembered(self, path: str) -> str | None:
+        # The view of the turn in which the action asks; it is the only one that is current.
+        return None if self._store is None else self._store.get(StateName.MEMORY, path)
 
     def _finish(self, store: WriteBehind, turn: Turn) -> None:
         """Answer what is done, begin the next requests, write the difference."""
         answered = 0
-        while self._run is not None and self._run.status is RunStatus.DONE:
+        while self._run is not None and self._run.status in _OVER:
             self._answer(self._run, store, turn)
             answered += 1
             if not self.head.waiting:
@@ -201,15 +226,17 @@ class KeyActivity:
         self.head.save(store)
 
     def _answer(self, run: ActionRun, store: WriteBehind, turn: Turn) -> None:
-        services = self._parts.services
-        response = run.result
-        if not isinstance(response, ToolResponseEvent):
-            msg = f"the action of key {self.key} returned {type(response).__name__}, not a ToolResponseEvent"
-            raise StateFormat(msg)
+        services, request, memory = self._parts.services, self._request, self._memory
+        if request is None:
+            msg = f"the action of key {self.key} has ended and has no request"
+            raise FrameworkFault(msg)
+        answer = self._parts.program.answer(request, run)
         services.fault("before:emitted")
-        turn.responses.append(response.to_json())
+        turn.responses += answer.lines
         if self._parts.options.statistics:
-            turn.statistics.append(_statistics(response, run.reran))
+            turn.statistics.append(answer.to_statistics())
+        if memory is not None and run.status is RunStatus.DONE:
+            memory.flush(store)
         services.fault("after:emitted")
         services.fault("before:cleaned")
         run.log.clear()
@@ -219,7 +246,7 @@ class KeyActivity:
         self.head.answer()
         if services.journal is not None:
             services.journal.answered(self._parts.run_id, self.key, intake)
-        self._run = self._request = None
+        self._run = self._request = self._memory = None
         services.counters.inc("responses")
         services.counters.latency("request_ms", services.clock() - self._started_ms)
         services.fault("after:cleaned")
@@ -229,19 +256,6 @@ class KeyActivity:
 def content_digest(text: str) -> str:
     """Return what tells a request from another one with the same id when a source repeats it after a restore."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def _statistics(response: ToolResponseEvent, reran: int) -> str:
-    succeeded = timed_out = replayed = 0
-    for result in response.results:
-        succeeded += result.error is None
-        replayed += result.replayed
-        timed_out += result.error is not None and result.error["kind"] == "timeout"
-    calls = len(response.results)
-    return (
-        f'{{"request":1,"response":1,"reject":0,"calls":{calls},"succeeded":{succeeded},"failed":{calls - succeeded},'
-        f'"timed_out":{timed_out},"replayed":{replayed},"reran":{reran}}}'
-    )
 
 
 REJECT_STATISTICS = (

@@ -1,11 +1,12 @@
-"""Which prepared call begins next in one subtask: bounds per tool and per process, round-robin over keys."""
+"""Which prepared call begins next in one subtask: bounds and rates per tool, bounds per process, keys in turn."""
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
-from flink_agents.options import Execution
+from flink_agents.clock import Clock, now_ms
+from flink_agents.options import Execution, Rate
 from flink_agents.scheduler.call import RunningCall
 from flink_agents.scheduler.workers import Permits
 
@@ -13,33 +14,55 @@ __all__ = ["Admission"]
 
 
 class _Gate:
-    """One tool's bound in this subtask, and the calls that wait for it, by key in the order of the keys' turns."""
+    """One tool's bounds in this subtask, and the calls that wait for it, by key in the order of the keys' turns."""
 
-    __slots__ = ("limit", "running", "waiting")
+    __slots__ = ("_begun", "limit", "rate", "running", "waiting")
 
-    def __init__(self, limit: int | None) -> None:
+    def __init__(self, limit: int | None, rate: Rate | None) -> None:
         self.limit = limit
+        self.rate = rate
         self.running = 0
         self.waiting: OrderedDict[str, deque[RunningCall]] = OrderedDict()
+        # The last ``rate.count`` beginnings: the window slides, so no period has more.
+        self._begun: deque[int] = deque(maxlen=None if rate is None else rate.count)
 
-    @property
-    def has_room(self) -> bool:
-        return self.limit is None or self.running < self.limit
+    def has_room(self, now_ms: int) -> bool:
+        """Whether one more body may begin now."""
+        if self.limit is not None and self.running >= self.limit:
+            return False
+        return self.rate is None or self.free_ms() <= now_ms
 
-    @property
-    def first(self) -> RunningCall:
-        """The call whose turn it is; only while some wait."""
-        return next(iter(self.waiting.values()))[0]
+    def free_ms(self) -> int:
+        """Return when the rate has room again, 0 if it has."""
+        if self.rate is None or len(self._begun) < self.rate.count:
+            return 0
+        return self._begun[0] + self.rate.per_ms
 
-    def pop(self) -> RunningCall:
-        """Take the first call of the key whose turn it is, and send that key to the end of the line."""
+    def enter(self, now_ms: int) -> None:
+        """Count a body that may begin now."""
+        self.running += 1
+        if self.rate is not None:
+            self._begun.append(now_ms)
+
+    def first(self) -> RunningCall | None:
+        """Return the call whose turn it is, past those that were withdrawn; None where none waits."""
+        while self.waiting:
+            key, calls = next(iter(self.waiting.items()))
+            while calls and calls[0].fenced:
+                calls.popleft()
+            if calls:
+                return calls[0]
+            del self.waiting[key]
+        return None
+
+    def pop(self) -> None:
+        """Take away the first call, and send its key to the end of the line."""
         key, calls = next(iter(self.waiting.items()))
-        call = calls.popleft()
+        calls.popleft()
         if calls:
             self.waiting.move_to_end(key)
         else:
             del self.waiting[key]
-        return call
 
 
 class Admission:
@@ -50,8 +73,9 @@ class Admission:
     over the keys that wait for it, and tools take turns, so a key with thousands of calls delays another by one call.
     """
 
-    def __init__(self, permits: Callable[[Execution], Permits]) -> None:
+    def __init__(self, permits: Callable[[Execution], Permits], clock: Clock = now_ms) -> None:
         self._permits = permits
+        self._clock = clock
         self._gates: dict[str, _Gate] = {}
         self._line: OrderedDict[str, _Gate] = OrderedDict()
         self._granted: dict[str, list[RunningCall]] = {}
@@ -66,12 +90,14 @@ class Admission:
         """Return whether the call may begin now; otherwise it waits and is granted later, to its key."""
         gate = self._gate(call)
         # While others wait a newcomer goes to the end of the line, even if there is room: the room is theirs.
-        if not self._line and gate.has_room and self._acquire(call):
-            gate.running += 1
-            call.admitted = True
-            return True
+        if not self._line:
+            now = self._clock() if gate.rate is not None else 0
+            if gate.has_room(now) and self._acquire(call):
+                gate.enter(now)
+                call.admitted = True
+                return True
         gate.waiting.setdefault(call.key, deque()).append(call)
-        self._line.setdefault(call.prepared.gate, gate)
+        self._line.setdefault(call.terms.gate, gate)
         self._waiting += 1
         return False
 
@@ -82,34 +108,60 @@ class Admission:
 
     def withdraw(self, call: RunningCall) -> None:
         """Give back the room of a granted call that will not begin."""
-        self._gate(call).running -= 1
-        self._permits(call.prepared.execution).give_back(call.attempt)
+        if call.admitted:
+            self._gate(call).running -= 1
+            self._permits(call.terms.execution).give_back(call.attempt)
+
+    def forget(self, call: RunningCall) -> None:
+        """Take a waiting call, which must be fenced, out of the line. One that was granted is withdrawn at its turn."""
+        if not call.admitted:
+            self._waiting -= 1
+
+    def is_refused(self, execution: Execution) -> bool:
+        """Whether bodies of this kind cannot begin, because too many that timed out have not returned."""
+        return self._permits(execution).is_exhausted
+
+    def next_ms(self) -> int | None:
+        """Return when a rate has room for a call that waits; None where none waits for that alone."""
+        times = [gate.free_ms() for gate in self._line.values() if gate.rate is not None]
+        return min((at for at in times if at > self._clock()), default=None)
 
     def grant(self) -> list[str]:
         """Give free room to waiting calls; return the keys that have calls to begin, each once."""
+        if not self._line:
+            return list(self._granted)
         busy: set[Execution] = set()
+        now = self._clock()
         progress = True
         while progress and self._line:
             progress = False
             for name, gate in list(self._line.items()):
-                execution = gate.first.prepared.execution
-                if execution in busy or not gate.has_room:
+                first = gate.first()
+                if first is None:
+                    del self._line[name]
                     continue
-                if not self._acquire(gate.first):
+                execution = first.terms.execution
+                if self.is_refused(execution):
+                    self._hand(name, gate, first)
+                    progress = True
+                    continue
+                if execution in busy or not gate.has_room(now):
+                    continue
+                if not self._acquire(first):
                     busy.add(execution)
                     continue
-                self._grant_first(name, gate)
+                gate.enter(now)
+                first.admitted = True
+                self._hand(name, gate, first)
                 progress = True
         return list(self._granted)
 
     def take_granted(self, key: str) -> list[RunningCall]:
-        """Return the calls of ``key`` that were granted and must begin now."""
+        """Return the calls of ``key`` that were granted, and those that are refused: not ``admitted``."""
         return self._granted.pop(key, [])
 
-    def _grant_first(self, name: str, gate: _Gate) -> None:
-        call = gate.pop()
-        gate.running += 1
-        call.admitted = True
+    def _hand(self, name: str, gate: _Gate, call: RunningCall) -> None:
+        gate.pop()
         self._waiting -= 1
         self._granted.setdefault(call.key, []).append(call)
         if gate.waiting:
@@ -118,11 +170,11 @@ class Admission:
             del self._line[name]
 
     def _gate(self, call: RunningCall) -> _Gate:
-        prepared = call.prepared
-        gate = self._gates.get(prepared.gate)
+        terms = call.terms
+        gate = self._gates.get(terms.gate)
         if gate is None:
-            gate = self._gates[prepared.gate] = _Gate(prepared.max_concurrent)
+            gate = self._gates[terms.gate] = _Gate(terms.max_concurrent, terms.rate)
         return gate
 
     def _acquire(self, call: RunningCall) -> bool:
-        return self._permits(call.prepared.execution).try_acquire(call.attempt)
+        return self._permits(call.terms.execution).try_acquire(call.attempt)

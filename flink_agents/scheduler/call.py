@@ -5,23 +5,28 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import copy
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from enum import Enum
 from types import CoroutineType
 from typing import Any, NamedTuple
 
 from flink_agents import codec
+from flink_agents.clock import Clock, now_ms
 from flink_agents.durable.identity import Identity
 from flink_agents.durable.journal.rows import CallKey
 from flink_agents.durable.outcome import Failed, Outcome, Succeeded
 from flink_agents.durable.slots import Slot
 from flink_agents.errors import FrameworkFault, Interrupted, Uncapturable
 from flink_agents.failures import capture
-from flink_agents.options import Execution, OnInterrupt
+from flink_agents.options import Execution, OnInterrupt, Rate
+from flink_agents.retry import RetryPolicy, next_wait_ms
 from flink_agents.scheduler.attempt import Attempt, CancellationToken
 from flink_agents.scheduler.tool_context import Origin, ToolContext, running_call
 
 __all__ = [
+    "CallTerms",
     "Completion",
     "Ending",
     "Prepared",
@@ -29,6 +34,7 @@ __all__ = [
     "carried",
     "conclude",
     "conclude_exception",
+    "is_cancellation",
     "is_fatal",
     "is_interruption",
     "run_body",
@@ -38,27 +44,61 @@ _CANCELLATIONS = (asyncio.CancelledError, concurrent.futures.CancelledError, Int
 _FATAL = (MemoryError, Uncapturable, FrameworkFault)
 
 
-class Prepared(NamedTuple):
-    """What preparation of a call yields: a body that can run, and where and how many at once."""
+@dataclass(frozen=True, slots=True)
+class CallTerms:
+    """How the calls of one name run: where, how many at once, how long, how often.
 
-    body: Callable[[], Any]
-    execution: Execution
+    ``gate`` names what ``max_concurrent`` and ``rate`` are counted by. ``timeout_ms`` bounds one body, ``deadline_ms``
+    the call from the moment its turn in its batch comes.
+    """
+
     gate: str
+    execution: Execution
     max_concurrent: int | None = None
     on_interrupt: OnInterrupt = OnInterrupt.RERUN
+    timeout_ms: int | None = None
+    deadline_ms: int | None = None
+    retry: RetryPolicy | None = None
+    rate: Rate | None = None
+
+    @property
+    def is_plain_inline(self) -> bool:
+        """Whether a body runs here and now, and its first end is the call's."""
+        bounds = (self.max_concurrent, self.timeout_ms, self.deadline_ms, self.retry, self.rate)
+        return self.execution is Execution.INLINE and bounds == (None,) * 5
+
+
+class Prepared(NamedTuple):
+    """What preparation of a call yields: a body that can run, and on which terms."""
+
+    body: Callable[[], Any]
+    terms: CallTerms
     reconcile: Callable[[], Any] | None = None
+
+
+_fencing = threading.Lock()
+"""Orders the fence of a body and the hand-over of its end to the journal; held for nothing else."""
 
 
 class RunningCall:
     """One attempt of one call, as workers see it: never state, never the operator.
 
     ``deliver`` takes the body's end, on the thread that ran it; ``attempts`` counts the bodies begun, this one
-    included; ``result_limit`` is the largest result in bytes of its encoded text; ``admitted`` says that a worker was
-    taken for it. What only some calls need (token, context, journal row) is made when it is asked for.
+    included, ``failed`` those that failed; ``result_limit`` is the largest result in bytes of its encoded text;
+    ``admitted`` says that a worker was taken for it. What only some calls need (token, context, journal row) is made
+    when it is asked for.
+
+    A body begins once (``try_begin``, on its worker) or is fenced before (``fence``, on the task thread): one of the
+    two wins, for good. What a fenced body returns reaches neither state nor journal.
     """
 
     admitted = False
     in_flight = False
+    fenced = False
+    expired = False
+    is_stray = False
+    has_ended = False
+    begun_ms: int | None = None
     _token: CancellationToken | None = None
     _context: ToolContext | None = None
     _row: CallKey | None = None
@@ -71,18 +111,23 @@ class RunningCall:
         attempt: Attempt,
         result_limit: int,
         call_id: Any = None,
+        clock: Clock = now_ms,
     ) -> None:
         self.origin = origin
         self.key = origin.key_text
         self.slot_index = slot.index
         self.prepared = prepared
+        self.terms = prepared.terms
         self.attempt = attempt
         self.deliver: Callable[[Completion], None] = attempt.deliver
         self.result_limit = result_limit
         self.attempts = slot.attempts + 1
+        self.failed = slot.failed
         self.call_id = call_id
+        self._clock = clock
         # Kept for its identity, which never changes; workers look at nothing else of it.
         self._slot = slot
+        self._chance = [True]
 
     @property
     def identity(self) -> Identity:
@@ -105,7 +150,9 @@ class RunningCall:
     def context(self) -> ToolContext:
         """What the tool may know about this call."""
         if self._context is None:
-            self._context = ToolContext(self.origin, self.identity, self.call_id, self.attempts, self.token)
+            self._context = ToolContext(
+                self.origin, self.identity, self.call_id, self.attempts, self.token, self.remaining_s
+            )
         return self._context
 
     @property
@@ -126,35 +173,89 @@ class RunningCall:
             self._row = CallKey.of(origin.run_id, origin.key_text, origin.intake, self.identity)
         return self._row
 
+    @property
+    def ends_ms(self) -> int | None:
+        """When this body times out, in milliseconds since the epoch; None before it begins, and without a bound."""
+        timeout = self.terms.timeout_ms
+        return None if timeout is None or self.begun_ms is None else self.begun_ms + timeout
+
+    def remaining_s(self) -> float | None:
+        """Return the seconds until time-out or deadline, at least 0; None without either. Any thread."""
+        bounds = [at for at in (self.ends_ms, self._slot.until_ms or None) if at is not None]
+        return max(0, min(bounds) - self._clock()) / 1000 if bounds else None
+
+    def try_begin(self) -> bool:
+        """Return whether the body may begin now: not where it was fenced before. On the thread that runs it."""
+        try:
+            self._chance.pop()
+        except IndexError:
+            return False
+        self.begun_ms = self._clock()
+        return True
+
+    def fence(self) -> bool:
+        """Let nothing of this body reach state or journal any more; return whether it had begun. Task thread."""
+        with _fencing:
+            self.fenced = True
+        try:
+            self._chance.pop()
+        except IndexError:
+            return True
+        return False
+
+    def unless_fenced(self, step: Callable[[], None]) -> bool:
+        """Do ``step`` if the body is not fenced, before any later fence; return whether it was done. Any thread."""
+        with _fencing:
+            if self.fenced:
+                return False
+            step()
+            return True
+
     def set_attempts(self, attempts: int) -> None:
-        """Correct the number of this body by what the journal knows."""
+        """Correct the number of this body by what the journal knows; all bodies before it are taken for failed."""
+        self.failed = max(self.failed, attempts - 1)
         self.attempts = attempts
         self.context.attempt = attempts
 
     def with_body(
         self, body: Callable[[], Any], execution: Execution, deliver: Callable[[Completion], None]
     ) -> RunningCall:
-        """Return this call with something else to run in its place, with the same token."""
-        other = copy.copy(self)
+        """Return this call with something else to run in its place, with the same token; without retries."""
+        other = self.successor()
         other._token = self.token
-        other.prepared = self.prepared._replace(body=body, execution=execution)
+        other.terms = replace(self.terms, execution=execution, retry=None)
+        other.prepared = self.prepared._replace(body=body, terms=other.terms)
         other.deliver = deliver
+        other.admitted = self.admitted
+        return other
+
+    def successor(self) -> RunningCall:
+        """Return what stands for this call once its body is fenced: nothing has begun for it, no worker was taken."""
+        other = copy.copy(self)
+        other._chance = [True]
+        other.fenced = other.expired = other.admitted = other.in_flight = other.is_stray = other.has_ended = False
+        other.begun_ms = None
         return other
 
 
 class Ending(Enum):
-    """The four things that can come back from a worker."""
+    """What can come back from a worker or from the journal."""
 
     ENDED = "ended"
+    """With an outcome, which is the call's."""
+    RETRY = "retry"
+    """With a failure that is worth another attempt."""
     INTERRUPTED = "interrupted"
     FATAL = "fatal"
+    ABSENT = "absent"
+    """The journal was asked for an outcome, and neither that nor a begun body is there."""
 
 
 class Completion(NamedTuple):
-    """How a body ended. ``outcome`` is set for ``ENDED``, ``exception`` for the other endings.
+    """How a body ended. ``outcome`` is set for ``ENDED`` and ``RETRY``, ``exception`` for fatal ends and interruptions.
 
     ``recorded`` says that the outcome was in the journal before this attempt had one; ``attempts`` then counts the
-    bodies it took.
+    bodies it took. ``retry_ms`` is the wait before the next body, for ``RETRY``.
     """
 
     call: RunningCall
@@ -164,6 +265,7 @@ class Completion(NamedTuple):
     duration_ms: int
     attempts: int = 0
     recorded: bool = False
+    retry_ms: int = 0
 
 
 def is_fatal(exception: BaseException) -> bool:
@@ -173,7 +275,12 @@ def is_fatal(exception: BaseException) -> bool:
 
 def is_interruption(exception: BaseException, *, asked: bool) -> bool:
     """Whether a cancellation that the runtime asked for came back; one that nobody asked for is an ordinary failure."""
-    return asked and _is_a(exception, _CANCELLATIONS)
+    return asked and is_cancellation(exception)
+
+
+def is_cancellation(exception: BaseException) -> bool:
+    """Whether the exception says that something was cancelled, whoever asked for it."""
+    return _is_a(exception, _CANCELLATIONS)
 
 
 def _is_a(exception: BaseException, classes: tuple[type[BaseException], ...]) -> bool:
@@ -203,14 +310,20 @@ def conclude_exception(call: RunningCall, exception: BaseException, duration_ms:
         return Completion(call, Ending.FATAL, None, exception, duration_ms)
     if is_interruption(exception, asked=call.attempt.interrupted):
         return Completion(call, Ending.INTERRUPTED, None, exception, duration_ms)
-    return Completion(call, Ending.ENDED, Failed(capture(exception), exception), None, duration_ms)
+    failed = Failed(capture(exception), exception)
+    wait_ms = next_wait_ms(call.terms.retry, exception, call.failed + 1)
+    if wait_ms is None or call.expired:
+        return Completion(call, Ending.ENDED, failed, None, duration_ms)
+    return Completion(call, Ending.RETRY, failed, None, duration_ms, retry_ms=wait_ms)
 
 
 def run_body(call: RunningCall, elapsed_ms: Callable[[], float]) -> Completion:
-    """Run a synchronous body to its end, on the calling thread. Raises nothing.
+    """Run a synchronous body to its end, on the calling thread; not if it was fenced before. Raises nothing.
 
     ``elapsed_ms`` is a monotonic clock in milliseconds.
     """
+    if not call.try_begin():
+        return Completion(call, Ending.INTERRUPTED, None, Interrupted(), 0)
     began = elapsed_ms()
     entered = running_call.set(call)
     try:

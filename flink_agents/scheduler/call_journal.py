@@ -22,9 +22,9 @@ from flink_agents.durable.journal.operations import (
     Start,
     StartAgain,
 )
-from flink_agents.durable.journal.rows import RequestRow, StartAnswer, StartStatus
+from flink_agents.durable.journal.rows import CallKey, RequestRow, StartAnswer, StartStatus
 from flink_agents.durable.outcome import Failed, Outcome
-from flink_agents.errors import FatalAttempts, FrameworkFault, InDoubt, Interrupted, JournalLost
+from flink_agents.errors import CallTimeout, FatalAttempts, FrameworkFault, InDoubt, Interrupted, JournalLost
 from flink_agents.failures import capture
 from flink_agents.options import Execution, OnInterrupt
 from flink_agents.scheduler.attempt import Attempt
@@ -95,12 +95,25 @@ class CallJournal:
         """Note that a request is answered; its rows may go after the retention. Nobody waits for it."""
         self._writer.submit(Answered(run_id, key, intake, self._clock()))
 
+    def note(self, row: CallKey, outcome: Outcome) -> None:
+        """Record what the engine answered itself. Stands before whatever is made of it: the writer keeps the order."""
+        now = self._clock()
+        self._writer.submit(Finish(row, outcome, 1, self._attempt.id, now, now), self._noted)
+
+    def _noted(self, standing: Any) -> None:
+        if isinstance(standing, JournalLost):
+            self._attempt.fail(standing)
+
     def start(self, calls: Sequence[RunningCall]) -> None:
         """Begin bodies, each as its tool says: after a look-up, after its started row is committed, or at once."""
         at_once = []
         for call in calls:
             call.deliver = self.finish
-            if call.prepared.on_interrupt is not OnInterrupt.RERUN:
+            if call.failed and call.failed == call.attempts - 1:
+                # Every body before this one is known to have failed, so nothing is in doubt; the count must survive.
+                again = StartAgain(call.row, self._attempt.id, call.attempts, self._clock())
+                self._submit(call, again, partial(self._may_begin, call))
+            elif call.terms.on_interrupt is not OnInterrupt.RERUN:
                 self._submit(call, Start(call.row, self._attempt.id, self._clock()), partial(self._may_begin, call))
             elif call.look_up:
                 self._submit(call, LookUp(call.row), partial(self._may_begin, call))
@@ -111,9 +124,30 @@ class CallJournal:
     def finish(self, completion: Completion) -> None:
         """Record how a body ended, then hand over what stands. Any thread."""
         call = completion.call
-        if completion.ending is Ending.INTERRUPTED:
+        if completion.ending in (Ending.INTERRUPTED, Ending.RETRY):
             self._attempt.deliver(completion)
-        elif completion.outcome is None:
+        elif not call.unless_fenced(lambda: self._record(completion)):
+            # Its call went on without it: a further body may be about to begin.
+            self._attempt.deliver(completion)
+
+    def look(self, call: RunningCall) -> None:
+        """Ask for the outcome of a call that will not begin any more; ``Ending.ABSENT`` if there is none.
+
+        A call that an earlier attempt began and left without one has timed out.
+        """
+        self._submit(call, LookUp(call.row), partial(self._looked, call))
+
+    def _looked(self, call: RunningCall, answer: StartAnswer) -> None:
+        if answer.status is StartStatus.TERMINAL:
+            self._settle(call, answer)
+        else:
+            began = answer.status is not StartStatus.FRESH
+            error = CallTimeout("its deadline passed while the job was down") if began else None
+            self._attempt.deliver(Completion(call, Ending.ABSENT, None, error, 0))
+
+    def _record(self, completion: Completion) -> None:
+        call = completion.call
+        if completion.outcome is None:
             fatal = MarkFatal(call.row, self._attempt.id, self._clock())
             self._submit(call, fatal, lambda _: self._attempt.deliver(completion))
         else:
@@ -126,7 +160,8 @@ class CallJournal:
     def _finished(self, completion: Completion, standing: StartAnswer) -> None:
         if standing.outcome is not completion.outcome:
             # An attempt that was thought dead, or this one in an earlier life, was first: its outcome is the call's.
-            completion = completion._replace(outcome=standing.outcome, attempts=standing.attempts, recorded=True)
+            is_ours = standing.attempt_id == self._attempt.id
+            completion = completion._replace(outcome=standing.outcome, attempts=standing.attempts, recorded=not is_ours)
         self._attempt.deliver(completion)
 
     def _may_begin(self, call: RunningCall, answer: StartAnswer) -> None:
@@ -145,10 +180,10 @@ class CallJournal:
             self._decide_doubt(call, answer)
 
     def _decide_doubt(self, call: RunningCall, answer: StartAnswer) -> None:
-        prepared = call.prepared
-        if prepared.on_interrupt is OnInterrupt.FAIL:
+        on_interrupt = call.terms.on_interrupt
+        if on_interrupt is OnInterrupt.FAIL:
             self._refuse(call, answer, InDoubt(_IN_DOUBT))
-        elif prepared.on_interrupt is OnInterrupt.RECONCILE and prepared.reconcile is not None:
+        elif on_interrupt is OnInterrupt.RECONCILE and call.prepared.reconcile is not None:
             # Its bodies never begin without a row, so the journal's count is exact; the slot has counted this look too.
             call.set_attempts(answer.attempts)
             self._reconcile(call)
@@ -175,7 +210,7 @@ class CallJournal:
             raise FrameworkFault(msg)
         execution = Execution.ASYNC if inspect.iscoroutinefunction(body) else Execution.THREAD
         ask = partial(_ask_on_loop if execution is Execution.ASYNC else _ask, body)
-        if self._workers.permits(execution) is not self._workers.permits(call.prepared.execution):
+        if self._workers.permits(execution) is not self._workers.permits(call.terms.execution):
             # Taken for the body: the reconciler runs elsewhere, and the worker there gives back its own.
             self._never_begins(call)
         self._workers.start([call.with_body(ask, execution, partial(self._reconciled, call))])
@@ -193,7 +228,7 @@ class CallJournal:
 
     def _never_begins(self, call: RunningCall) -> None:
         if call.admitted:
-            self._workers.permits(call.prepared.execution).give_back(self._attempt)
+            self._workers.permits(call.terms.execution).give_back(self._attempt)
 
     def _submit(self, call: RunningCall, operation: Operation, on_done: Callable[[Any], None]) -> None:
         def done(answer: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -47,11 +47,18 @@ class ToolContext:
     first is 1), ``token`` is set when the body should stop.
     """
 
-    __slots__ = ("_counts", "_identity", "_origin", "attempt", "call_id", "token")
+    __slots__ = ("_counts", "_identity", "_origin", "_remaining_s", "attempt", "call_id", "token")
 
     def __init__(
-        self, origin: Origin, identity: Identity, call_id: Any, attempt: int, token: CancellationToken
+        self,
+        origin: Origin,
+        identity: Identity,
+        call_id: Any,
+        attempt: int,
+        token: CancellationToken,
+        remaining_s: Callable[[], float | None] | None = None,
     ) -> None:
+        self._remaining_s = remaining_s
         self._origin = origin
         self._identity = identity
         self._counts: dict[str, int] | None = None
@@ -89,8 +96,8 @@ class ToolContext:
 
     @property
     def remaining_s(self) -> float | None:
-        """Seconds until this attempt times out; None where no time limit applies."""
-        return None
+        """Seconds until this attempt times out or the call's deadline; None where no time limit applies."""
+        return None if self._remaining_s is None else self._remaining_s()
 
     @property
     def log(self) -> _CallLogger:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from flink_agents.clock import monotonic_ms
-from flink_agents.errors import FrameworkFault
+from flink_agents.errors import FrameworkFault, Interrupted
 from flink_agents.faults import Fault, no_fault
 from flink_agents.options import Execution, WorkerOptions
 from flink_agents.scheduler.attempt import Attempt
@@ -27,10 +27,15 @@ class Permits:
 
     A permit is taken for an attempt, begun by the worker that runs the body and given back by that worker, so a body
     that outlives its attempt keeps its place until it returns. What a dead attempt took and never began is reclaimed.
+
+    A *stray* is a body that outlived its call's time-out. Up to ``max_strays`` of them are replaced by further permits;
+    beyond that ``is_exhausted``, and bodies of this kind are refused until some return.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, max_strays: int = 0) -> None:
         self.limit = limit
+        self.max_strays = max_strays
+        self.strays = 0
         self._lock = threading.Lock()
         self._used = 0
         self._held: dict[Attempt, int] = {}
@@ -41,12 +46,17 @@ class Permits:
         """Permits given out at this moment."""
         return self._used
 
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether more bodies are stray than are replaced."""
+        return self.strays > self.max_strays
+
     def try_acquire(self, attempt: Attempt) -> bool:
         """Take a permit for a body of ``attempt``, or have the attempt notified once when one comes back."""
         with self._lock:
             if attempt.interrupted:
                 return False
-            if self._used < self.limit:
+            if self._used < self.limit + min(self.strays, self.max_strays):
                 self._used += 1
                 self._held[attempt] = self._held.get(attempt, 0) + 1
                 return True
@@ -62,9 +72,24 @@ class Permits:
             else:
                 self._used += 1
 
-    def release(self) -> None:
+    def release(self, call: RunningCall | None = None) -> None:
         """Give back the permit of a body that ended."""
+        if call is not None:
+            with self._lock:
+                call.has_ended = True
+                self.strays -= call.is_stray
         self._free(1)
+
+    def note_stray(self, call: RunningCall) -> bool:
+        """Note that a body goes on although its call is over; return False if it ended meanwhile."""
+        with self._lock:
+            if call.has_ended:
+                return False
+            call.is_stray = True
+            self.strays += 1
+        # A permit replaces it, or whoever waits has to hear that there are none left.
+        self._free(0)
+        return True
 
     def give_back(self, attempt: Attempt) -> None:
         """Give back a permit that ``attempt`` acquired for a body that will not begin."""
@@ -99,7 +124,7 @@ class Workers:
     """
 
     def __init__(self, options: WorkerOptions, fault: Fault = no_fault) -> None:
-        self.threads = Permits(options.threads)
+        self.threads = Permits(options.threads, options.max_strays)
         self.coroutines = Permits(options.async_limit)
         self._fault = fault
         self._queue: queue.SimpleQueue[RunningCall] = queue.SimpleQueue()
@@ -129,15 +154,15 @@ class Workers:
         A crash before the body's end leaves its slot pending; the body then runs again, as its tool says.
         """
         for call in calls:
-            self.permits(call.prepared.execution).begin(call.attempt)
-        coroutines = [call for call in calls if call.prepared.execution is Execution.ASYNC]
+            self.permits(call.terms.execution).begin(call.attempt)
+        coroutines = [call for call in calls if call.terms.execution is Execution.ASYNC]
         if coroutines:
             self._pending.extend(coroutines)
             if not self._rung:
                 self._rung = True
                 self._event_loop().call_soon_threadsafe(self._begin_pending)
         for call in calls:
-            if call.prepared.execution is not Execution.ASYNC:
+            if call.terms.execution is not Execution.ASYNC:
                 self._give_to_thread(call)
 
     def _give_to_thread(self, call: RunningCall) -> None:
@@ -163,7 +188,7 @@ class Workers:
     def _hand_over(self, completion: Completion, permits: Permits) -> None:
         call = completion.call
         call.attempt.leave(call.token)
-        permits.release()
+        permits.release(call)
         try:
             self._fault("before:body_ended")
             self._fault("after:body_ended")
@@ -206,11 +231,12 @@ class Workers:
         # A task has a context of its own, so nothing has to be reset.
         running_call.set(call)
         try:
-            value = await call.prepared.body()
+            if call.try_begin():
+                completion = conclude(call, await call.prepared.body(), round(monotonic_ms() - began))
+            else:
+                completion = Completion(call, Ending.INTERRUPTED, None, Interrupted(), 0)
         except BaseException as exception:  # nothing may escape into the loop: it is the call's own end
             completion = conclude_exception(call, exception, round(monotonic_ms() - began))
-        else:
-            completion = conclude(call, value, round(monotonic_ms() - began))
         withdraw()
         self._tasks.discard(task)
         self._hand_over(completion, self.coroutines)

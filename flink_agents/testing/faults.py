@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flink_agents.faults import FAULT_POINTS
+from flink_agents.faults import FAULT_POINTS, TIMED_FAULT_POINTS
 
 __all__ = ["CrashAt", "PlannedCrash", "check_point"]
 
@@ -18,8 +18,9 @@ def check_point(point: str) -> None:
         ValueError: with the points that there are.
     """
     when, _, name = point.partition(":")
-    if when not in ("before", "after") or name not in FAULT_POINTS:
-        msg = f"no fault point {point!r}; a point is before: or after: one of {', '.join(FAULT_POINTS)}"
+    points = (*FAULT_POINTS, *TIMED_FAULT_POINTS)
+    if when not in ("before", "after") or name not in points:
+        msg = f"no fault point {point!r}; a point is before: or after: one of {', '.join(points)}"
         raise ValueError(msg)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+from flink_agents.agent import AgentSource, resolve_agent
 from flink_agents.durable.journal.protocol import Journal
 from flink_agents.durable.journal.rows import RunRow
 from flink_agents.durable.store import StateName, WriteBehind
@@ -14,6 +16,7 @@ from flink_agents.errors import RejectedRecord
 from flink_agents.faults import Fault, no_fault
 from flink_agents.options import Limits, OperatorOptions, ToolCallOptions, WorkerOptions
 from flink_agents.records import request_key
+from flink_agents.runtime.journal import outcome_of
 from flink_agents.runtime.subtask import REJECT_KEY_PREFIX, JournalPort, Subtask
 from flink_agents.runtime.turn import Turn
 from flink_agents.scheduler.attempt import Attempt
@@ -54,6 +57,7 @@ class Harness:
         always_replay: run the action again from its top after every turn, so that replay is exercised at every wait.
         fault: called at every fault point; a ``PlannedCrash`` raised there is answered by ``crash()``.
         journal: keeps outcomes between checkpoints; ``run_id`` names the run in it.
+        agent: an ``Agent`` whose actions take the records, instead of the built-in action.
 
     Outputs behave like exactly-once sinks: a crash takes back what was emitted after the last checkpoint, and sends the
     records again that arrived after it. ``clock_ms`` is the time the engine sees; ``advance`` moves it.
@@ -71,6 +75,7 @@ class Harness:
         fault: Fault = no_fault,
         journal: Journal | None = None,
         run_id: str = "run",
+        agent: AgentSource | None = None,
     ) -> None:
         self.options = OperatorOptions(
             key_by=key_by,
@@ -84,6 +89,7 @@ class Harness:
         self.clock_ms = 0
         self.crashes = 0
         self.workers = StepWorkers(self.options.workers, fault)
+        self._agent = None if agent is None else resolve_agent(agent)
         self._tools = tools
         self._always_replay = always_replay
         self._fault = fault
@@ -198,7 +204,7 @@ class Harness:
         self.workers.serve(attempt)
         subtask = Subtask(
             options=self.options,
-            registry=build_registry(self._tools),
+            registry=build_registry([*self._tools, *(() if self._agent is None else self._agent.tools())]),
             workers=self.workers,
             attempt=attempt,
             counters=self.counters,
@@ -206,6 +212,7 @@ class Harness:
             fault=self._fault,
             run_id=self._run_id,
             journal=self._port(attempt),
+            agent=self._agent,
         )
         return attempt, subtask
 
@@ -217,6 +224,7 @@ class Harness:
             self.writer,
             journal.open_attempt(self._run_id, attempt.id, 0, 1),
             lambda key, number, also: journal.requests_from(self._run_id, key, number, also),
+            partial(outcome_of, journal),
         )
 
     def _commit(self) -> bool:

@@ -7,9 +7,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from flink_agents.clock import monotonic_ms
+from flink_agents.errors import Interrupted
 from flink_agents.faults import Fault, no_fault
 from flink_agents.options import Execution, WorkerOptions
-from flink_agents.scheduler.call import Completion, RunningCall, conclude, conclude_exception, run_body
+from flink_agents.scheduler.call import Completion, Ending, RunningCall, conclude, conclude_exception, run_body
 from flink_agents.scheduler.tool_context import running_call
 from flink_agents.scheduler.workers import Workers
 from flink_agents.testing.tools import HeldBody, HeldCall
@@ -32,10 +33,11 @@ class StepWorkers(Workers):
     def start(self, calls: Sequence[RunningCall]) -> None:
         """Take over bodies that begin now."""
         for call in calls:
-            self.permits(call.prepared.execution).begin(call.attempt)
+            self.permits(call.terms.execution).begin(call.attempt)
             call.attempt.enter(call.token)
             body = call.prepared.body
             if isinstance(body, HeldBody):
+                call.try_begin()
                 held = HeldCall(body.arguments, call, self._release(body, call))
                 body.tool.running.append(held)
                 body.tool.begun.append(held)
@@ -47,18 +49,18 @@ class StepWorkers(Workers):
         if not self._ready:
             return False
         call = self._ready.pop() if self.newest_first else self._ready.popleft()
-        if call.prepared.execution is Execution.ASYNC:
+        if call.terms.execution is Execution.ASYNC:
             completion = self._run_coroutine_now(call)
         else:
             completion = run_body(call, monotonic_ms)
-        self._hand_over(completion, self.permits(call.prepared.execution))
+        self._hand_over(completion, self.permits(call.terms.execution))
         return True
 
     def drop(self) -> None:
         """Forget bodies that have not run yet, as a killed process does."""
         for call in self._ready:
             call.attempt.leave(call.token)
-            self.permits(call.prepared.execution).release()
+            self.permits(call.terms.execution).release(call)
         self._ready.clear()
 
     def close(self) -> None:
@@ -70,13 +72,15 @@ class StepWorkers(Workers):
     def _release(self, body: HeldBody, call: RunningCall) -> Callable[[Completion], None]:
         def end(completion: Completion) -> None:
             body.tool.running = [held for held in body.tool.running if held.call is not call]
-            self._hand_over(completion, self.permits(call.prepared.execution))
+            self._hand_over(completion, self.permits(call.terms.execution))
 
         return end
 
     def _run_coroutine_now(self, call: RunningCall) -> Completion:
         if self._runner is None:
             self._runner = _LoopRunner()
+        if not call.try_begin():
+            return Completion(call, Ending.INTERRUPTED, None, Interrupted(), 0)
         entered = running_call.set(call)
         try:
             value = self._runner.run(call.prepared.body())

@@ -19,7 +19,7 @@ from flink_agents.options import Execution
 from flink_agents.runtime.observation import Guarantee, Observation, Observer
 from flink_agents.runtime.subtask import JournalPort
 from flink_agents.scheduler.attempt import Attempt
-from flink_agents.scheduler.call import Prepared, RunningCall
+from flink_agents.scheduler.call import CallTerms, Prepared, RunningCall
 from flink_agents.scheduler.tool_context import Origin
 
 CALL = CallKey.of("run", '"k"', 1, Identity(0, "tool", "f", 0, "ab" * 32))
@@ -40,7 +40,9 @@ class AnsweringWriter:
 
 def call_of(body: Callable[[], Any], execution: Execution, request_id: str = "r") -> RunningCall:
     slot = Slot(0, Identity(0, "tool", "f", 0, "ab" * 32))
-    return RunningCall(Origin("run", "k", '"k"', request_id, 1), slot, Prepared(body, execution, "f"), Attempt(), 100)
+    return RunningCall(
+        Origin("run", "k", '"k"', request_id, 1), slot, Prepared(body, CallTerms("f", execution)), Attempt(), 100
+    )
 
 
 def finish() -> Finish:
@@ -55,7 +57,7 @@ def noted(folder: Path) -> list[tuple[str, str]]:
 def observed(folder: Path, broken: Guarantee | None = None) -> tuple[AnsweringWriter, Any]:
     writer = AnsweringWriter()
     observer = Observer(Observation(str(folder), broken=broken).to_text(), Attempt())
-    port = observer.port(JournalPort(writer, False, lambda key, number, also: []))
+    port = observer.port(JournalPort(writer, False, lambda key, number, also: [], lambda call: None))
     assert port is not None
     return writer, port.writer
 

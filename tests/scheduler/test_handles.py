@@ -11,8 +11,8 @@ import pytest
 from flink_agents.context import ActionContext
 from flink_agents.errors import ForeignAwaitable, HandleMisuse, NestedGather
 from flink_agents.events import ToolRequestEvent, ToolResponseEvent
-from flink_agents.options import OperatorOptions
 from flink_agents.runtime import subtask as subtask_module
+from flink_agents.scheduler.handles import GatherFuture
 from flink_agents.testing import ControlledTool, Harness, tool_request
 
 Scenario = Callable[[ActionContext], Awaitable[Any]]
@@ -174,10 +174,7 @@ def test_handles_of_a_gather_are_closed_when_a_call_is_fatal(monkeypatch: pytest
 
 
 def test_a_window_below_one_and_foreign_arguments_are_refused() -> None:
-    from flink_agents.tools.registry import build_registry
-
-    ctx = ActionContext(build_registry([]), OperatorOptions("key").limits)
     with pytest.raises(HandleMisuse, match="at least 1"):
-        ctx.gather(max_in_flight=0)
+        GatherFuture([], 0)
     with pytest.raises(HandleMisuse, match="argument 0 is int"):
-        ctx.gather(3)  # type: ignore[arg-type]
+        GatherFuture([3], 1)

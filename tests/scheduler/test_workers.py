@@ -14,7 +14,7 @@ from flink_agents.durable.outcome import Failed, Succeeded
 from flink_agents.durable.slots import Slot
 from flink_agents.options import Execution, WorkerOptions
 from flink_agents.scheduler.attempt import Attempt, CancellationToken
-from flink_agents.scheduler.call import Completion, Ending, Prepared, RunningCall
+from flink_agents.scheduler.call import CallTerms, Completion, Ending, Prepared, RunningCall
 from flink_agents.scheduler.tool_context import Origin
 from flink_agents.scheduler.workers import Workers
 
@@ -33,7 +33,7 @@ class Bench:
 
     def begin(self, body: Callable[[], Any], execution: Execution = Execution.THREAD) -> RunningCall:
         """Begin a body."""
-        prepared = Prepared(body, execution, "tool")
+        prepared = Prepared(body, CallTerms("tool", execution))
         slot = Slot(0, Identity(0, "tool", "tool", 0, "digest"))
         call = RunningCall(Origin("run", "k", '"k"', "r", 1), slot, prepared, self.attempt, 1 << 20)
         assert self.workers.permits(execution).try_acquire(self.attempt)

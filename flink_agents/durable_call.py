@@ -1,0 +1,158 @@
+"""Durable calls of plain functions: what an action passes to ``ctx.durable_execute``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeAlias
+
+from flink_agents import codec
+from flink_agents.errors import CallError, HandleMisuse, InvalidInput, Unserializable
+from flink_agents.options import Execution, OnInterrupt
+from flink_agents.scheduler.call import CallTerms, Prepared
+from flink_agents.scheduler.handles import DurableFuture
+from flink_agents.tools.callables import is_async
+from flink_agents.tools.options import CallOptions, Retry
+from flink_agents.tools.timing import read_timing
+from flink_agents.units import UnitError, parse_duration
+
+__all__ = ["CallSettings", "DurableCall", "Seconds", "milliseconds"]
+
+CALL_KIND = "call"
+
+Seconds: TypeAlias = "float | timedelta | str"
+"""A time span in Python: seconds as a number, a timedelta, or text with a unit such as ``"200ms"``."""
+
+
+def milliseconds(name: str, span: Seconds) -> int:
+    """Return a time span in whole milliseconds.
+
+    Raises:
+        HandleMisuse: if it is none, or negative; ``name`` says which one.
+    """
+    try:
+        if isinstance(span, str):
+            ms = parse_duration(span)
+        else:
+            ms = round((span.total_seconds() if isinstance(span, timedelta) else span) * 1000)
+    except (UnitError, ValueError, TypeError, OverflowError) as error:
+        msg = f"{name}: {error}"
+        raise HandleMisuse(msg) from error
+    if ms < 0:
+        msg = f"{name} is seconds as a number, a timedelta, or text such as '5s', and not negative: {span!r}"
+        raise HandleMisuse(msg)
+    return ms
+
+
+@dataclass(frozen=True)
+class CallSettings:
+    """What ``durable_execute`` may say about a call beside its function and arguments."""
+
+    id: str | None = None
+    reconcile: Callable[..., Any] | None = None
+    timeout: Seconds | None = None
+    deadline: Seconds | None = None
+    retry: Retry | None = None
+    execution: Execution | str | None = None
+
+    def terms(self, name: str, function: Callable[..., Any]) -> CallTerms:
+        """Return the terms on which ``function`` runs.
+
+        Raises:
+            HandleMisuse: for a setting that is wrong or does not fit the function.
+        """
+        execution = self._execution(name, function)
+        options = CallOptions(
+            timeout=_span("timeout", self.timeout), deadline=_span("deadline", self.deadline), retry=self.retry
+        )
+        try:
+            timing = read_timing(name, options, execution)
+        except InvalidInput as error:
+            raise HandleMisuse(str(error)) from error
+        return CallTerms(
+            gate=f"{CALL_KIND}:{name}",
+            execution=execution,
+            on_interrupt=OnInterrupt.RERUN if self.reconcile is None else OnInterrupt.RECONCILE,
+            timeout_ms=timing.timeout_ms,
+            deadline_ms=timing.deadline_ms,
+            retry=timing.retry,
+        )
+
+    def _execution(self, name: str, function: Callable[..., Any]) -> Execution:
+        natural = Execution.ASYNC if is_async(function) else Execution.THREAD
+        try:
+            asked = natural if self.execution is None else Execution(self.execution)
+        except ValueError:
+            msg = f"{name}: execution must be one of {', '.join(e.value for e in Execution)}, not {self.execution!r}"
+            raise HandleMisuse(msg) from None
+        if (asked is Execution.ASYNC) != (natural is Execution.ASYNC):
+            msg = f"{name} is {'a coroutine' if natural is Execution.ASYNC else 'no coroutine'} function: it cannot "
+            raise HandleMisuse(msg + f"run as execution: {asked.value}")
+        return asked
+
+
+def _span(name: str, given: Seconds | None) -> timedelta | None:
+    return None if given is None else timedelta(milliseconds=milliseconds(name, given))
+
+
+class DurableCall(DurableFuture):
+    """A handle on one call of a function. Its arguments are values: each body gets its own copy of them.
+
+    Raises:
+        HandleMisuse: for something that is no function, or a setting that is wrong.
+        Unserializable: for an argument that the codec cannot carry; bind such things into the function instead.
+    """
+
+    __slots__ = ("_function", "_settings", "_terms", "_text")
+
+    def __init__(
+        self,
+        function: Any,
+        positional: Sequence[Any],
+        keywords: Mapping[str, Any],
+        settings: CallSettings,
+        *,
+        has_journal: bool,
+    ) -> None:
+        if not callable(function):
+            msg = f"durable_execute takes a function and its arguments, not {function!r}"
+            raise HandleMisuse(msg)
+        name = settings.id or _name_of(function)
+        if settings.reconcile is not None and not has_journal:
+            msg = f"{name}: reconcile needs a journal: without one nothing says that a call was cut off"
+            raise HandleMisuse(msg)
+        self._function = function
+        self._settings = settings
+        self._terms = settings.terms(name, function)
+        try:
+            self._text = codec.encode([list(positional), dict(keywords)])
+        except CallError as error:
+            msg = f"the arguments of {name} cannot be recorded: {error}. Bind such things into the function instead"
+            raise Unserializable(msg) from error
+        # As plain JSON: a tag in it is data like any other where only equality counts.
+        super().__init__(CALL_KIND, name, -1, codec.loads(self._text))
+
+    def prepare(self) -> Prepared:
+        """Bind the function to a copy of the arguments. Task thread; once for each body."""
+        reconcile = self._settings.reconcile
+        return Prepared(self._bound(self._function), self._terms, None if reconcile is None else self._bound(reconcile))
+
+    def body_here(self) -> Callable[[], Any] | None:
+        """Return the body if it runs here and now."""
+        return self._bound(self._function) if self._terms.is_plain_inline else None
+
+    def _bound(self, function: Callable[..., Any]) -> Callable[[], Any]:
+        positional, keywords = codec.decode(self._text)
+        return partial(function, *positional, **keywords)
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    inner: Any = function
+    while isinstance(inner, partial):
+        inner = inner.func
+    inner = inspect.unwrap(inner)
+    name = getattr(inner, "__qualname__", type(inner).__qualname__)
+    return f"{getattr(inner, '__module__', '')}.{name}"

@@ -1,0 +1,516 @@
+"""The calls of one running action, from their turn in the batch to their outcome: begin, retry, record, hand over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
+
+from flink_agents.clock import monotonic_ms
+from flink_agents.durable.outcome import Failed, Outcome, Succeeded
+from flink_agents.durable.slot_log import SlotLog
+from flink_agents.durable.slots import Slot, SlotStatus
+from flink_agents.errors import CallError, CallTimeout, FrameworkFault, Interrupted, NotStarted
+from flink_agents.failures import capture
+from flink_agents.faults import no_fault
+from flink_agents.options import Execution, OnInterrupt
+from flink_agents.retry import next_wait_ms
+from flink_agents.scheduler.call import (
+    CallTerms,
+    Completion,
+    Ending,
+    Prepared,
+    RunningCall,
+    carried,
+    conclude_exception,
+    is_cancellation,
+    is_fatal,
+    is_interruption,
+    run_body,
+)
+from flink_agents.scheduler.handles import CallOutcome, DurableFuture, SleepFuture, Wait
+from flink_agents.scheduler.services import Services
+from flink_agents.scheduler.timers import Due, Timer, Timers
+from flink_agents.scheduler.tool_context import Origin, running_call
+
+__all__ = ["ActionCalls"]
+
+
+def _never_prepared() -> None:
+    """Stand in for the body of a call that has none in this life."""
+
+
+_UNPREPARED = Prepared(_never_prepared, CallTerms("", Execution.INLINE))
+_STRAYS = "more thread bodies outlived their time-outs than workers.max_strays replaces: none begins until some return"
+_BATCH_OVER = "the deadline of its batch passed before it ended"
+_NOT_BEGUN = "the deadline of its batch passed before it began"
+
+
+def _since_ms(began_ns: int) -> int:
+    return (perf_counter_ns() - began_ns + 500_000) // 1_000_000
+
+
+class ActionCalls:
+    """Begins and ends the calls of one action. Task thread only; decides nothing about the action itself.
+
+    A call is in one of these places: *running* (its body was handed to a worker, or its outcome to the journal),
+    *queued* (it waits for a worker), *paused* (it sleeps, or waits before its next body). ``started`` collects the
+    calls that begin in this turn. Its methods raise ``Interrupted`` where the runtime asked for the end, and whatever
+    must fail the task.
+    """
+
+    def __init__(self, origin: Origin, log: SlotLog, services: Services) -> None:
+        self.origin = origin
+        self.log = log
+        self.started: list[RunningCall] = []
+        self.reran = 0
+        self.wait: Wait | None = None
+        self.timers = Timers(self._is_live)
+        self._services = services
+        # A dozen passings a call: where no test has armed any, not even an empty function is called.
+        self._fault = None if services.fault is no_fault else services.fault
+        self._handles: dict[int, DurableFuture] = {}
+        self._running: dict[int, RunningCall] = {}
+        self._queued: dict[int, RunningCall] = {}
+        self._paused: set[int] = set()
+        self._again: set[int] = set()
+
+    def forget_handles(self) -> None:
+        """Let a new coroutine of the action ask anew for the calls that are under way."""
+        self._handles.clear()
+
+    def start(self, handle: DurableFuture) -> None:
+        """Begin the call of a reserved slot, or take over one that is under way."""
+        services, slot = self._services, handle.slot
+        if slot is None:
+            msg = f"the handle of {handle.name!r} has no slot"
+            raise FrameworkFault(msg)
+        index = slot.index
+        self._handles[index] = handle
+        if index in self._running or index in self._queued or index in self._paused:
+            return
+        if services.attempt.interrupted:
+            raise Interrupted
+        if type(handle) is SleepFuture:
+            self._sleep(handle, slot)
+            return
+        body = None
+        try:
+            if services.journal is None:
+                body = handle.body_here()
+            prepared = _UNPREPARED if body is not None else handle.prepare()
+        except BaseException as exception:  # an ordinary exception while preparing is this slot's terminal failure
+            self._not_prepared(handle, slot, exception)
+            return
+        call = self._call(handle, slot, prepared)
+        if body is not None:
+            self._run_here(call, slot, body, handle)
+        elif not self._waits(call, slot):
+            self._submit(call, slot)
+
+    def launch(self, calls: Sequence[RunningCall]) -> None:
+        """Begin calls that waited for a worker and were granted one; a call nobody asks for any more gives it back."""
+        for call in calls:
+            if self._queued.get(call.slot_index) is not call:
+                self._services.admission.withdraw(call)
+                continue
+            del self._queued[call.slot_index]
+            self._services.counters.inc("queued", -1)
+            if call.admitted:
+                self._begin(call)
+            else:
+                self._refuse(call)
+
+    def withdraw(self, calls: Sequence[RunningCall]) -> None:
+        """Give back what calls were granted that will not begin, because the action is over."""
+        for call in calls:
+            if self._queued.pop(call.slot_index, None) is call:
+                self._services.counters.inc("queued", -1)
+            self._services.admission.withdraw(call)
+
+    def take(self, completions: Sequence[Completion]) -> None:
+        """Record how bodies ended. Every outcome of the batch is recorded before an interruption stops the action."""
+        services = self._services
+        interrupted = False
+        fatal: BaseException | None = None
+        for completion in completions:
+            call = completion.call
+            services.admission.ended(call)
+            if call.is_stray:
+                services.counters.inc("strays", -1)
+            if call.fenced:
+                continue  # its call went on without it
+            if completion.ending is Ending.FATAL:
+                fatal = completion.exception
+                continue
+            if self._running.get(call.slot_index) is not call:
+                continue  # its slot was dropped by a mismatch: nobody asks for this outcome any more
+            if call.expired and _says_cancelled(completion):
+                continue  # stopped because its time is over, which is recorded as just that
+            self._leave(call)
+            if self._is_interrupted(completion):
+                interrupted = True
+            elif completion.ending is Ending.RETRY:
+                self._failed_for_now(completion)
+            elif completion.ending is Ending.ABSENT:
+                self._absent(completion)
+            elif completion.outcome is not None:
+                self._record(completion, completion.outcome)
+        if fatal is not None:
+            raise fatal
+        if interrupted:
+            raise Interrupted
+
+    def expire(self, now_ms: int) -> None:
+        """Do what is due: wake sleepers, begin further bodies, end what has run out of time."""
+        if self._services.attempt.interrupted:
+            raise Interrupted
+        overdue: list[tuple[int, Due]] = []
+        for timer in self.timers.pop_due(now_ms):
+            if timer.due is Due.SLEEP:
+                self._awake(timer.subject)
+            elif timer.due is Due.RETRY:
+                self._paused.discard(timer.subject)
+                self.start(self._handles[timer.subject])
+            elif timer.due is Due.BATCH:
+                overdue += self._end_batch(timer.subject)
+            elif timer.due is Due.TIMEOUT:
+                if self._has_timed_out(timer.subject, now_ms):
+                    overdue.append((timer.subject.slot_index, Due.TIMEOUT))
+            else:
+                overdue.append((timer.subject, Due.DEADLINE))
+        if overdue:
+            self._end(dict(overdue))
+
+    def expire_wait(self, wait: Wait) -> None:
+        """End a wait whose deadline had passed before it began: a replay after it. Nothing of it starts."""
+        self._end(dict(self._end_batch(wait)))
+
+    def settle_now(self, handle: DurableFuture, slot: Slot, outcome: Outcome) -> None:
+        """Record what the engine itself answers, such as the time, and settle its handle."""
+        self.log.settle(slot, outcome, 0)
+        handle.settle(CallOutcome(outcome, slot.attempts, 0, False))
+
+    def _call(self, handle: DurableFuture, slot: Slot, prepared: Prepared) -> RunningCall:
+        services = self._services
+        return RunningCall(
+            self.origin, slot, prepared, services.attempt, services.result_limit, handle.call_id, services.clock
+        )
+
+    def _waits(self, call: RunningCall, slot: Slot) -> bool:
+        """Set the call's deadline when its turn comes; return whether it must not begin now."""
+        deadline_ms = call.terms.deadline_ms
+        if deadline_ms is None and not slot.until_ms and not slot.retry_ms:
+            return False
+        now = self._services.clock()
+        if deadline_ms is not None and not slot.until_ms:
+            slot.until_ms = now + deadline_ms
+            self.log.touch(slot)
+        if slot.until_ms:
+            self.timers.set(slot.until_ms, Due.DEADLINE, slot.index)
+            if slot.until_ms <= now:
+                self._paused.add(slot.index)
+                return True
+        if slot.retry_ms > now:
+            self._paused.add(slot.index)
+            self.timers.set(slot.retry_ms, Due.RETRY, slot.index)
+            return True
+        slot.retry_ms = 0
+        return False
+
+    def _submit(self, call: RunningCall, slot: Slot) -> None:
+        terms, admission = call.terms, self._services.admission
+        is_bounded = terms.rate is not None or terms.max_concurrent is not None
+        if terms.execution is Execution.INLINE and not is_bounded and not _asks_first(call):
+            self._note_start(call, slot)
+            self._ended(run_body(call, monotonic_ms))
+        elif admission.is_refused(terms.execution):
+            self._refuse(call)
+        elif admission.admit(call):
+            self._begin(call)
+        else:
+            self._queued[call.slot_index] = call
+            self._services.counters.inc("queued")
+
+    def _begin(self, call: RunningCall) -> None:
+        self._note_start(call, self.log[call.slot_index])
+        call.in_flight = True
+        self._services.counters.inc("in_flight")
+        self._running[call.slot_index] = call
+        self.started.append(call)
+        timeout_ms = call.terms.timeout_ms
+        if timeout_ms is not None:
+            self.timers.set(self._services.clock() + timeout_ms, Due.TIMEOUT, call)
+
+    def _refuse(self, call: RunningCall) -> None:
+        self._services.counters.inc("refused_strays")
+        call.attempts -= 1
+        self._fail(call, NotStarted(_STRAYS))
+
+    def _not_prepared(self, handle: DurableFuture, slot: Slot, exception: BaseException) -> None:
+        if is_fatal(exception):
+            raise exception
+        if is_interruption(exception, asked=self._services.attempt.interrupted):
+            raise Interrupted
+        call = self._call(handle, slot, _UNPREPARED)
+        call.attempts = slot.attempts
+        self._ended(Completion(call, Ending.ENDED, Failed(capture(exception), exception), None, 0))
+
+    def _run_here(self, call: RunningCall, slot: Slot, body: Callable[[], object], handle: DurableFuture) -> None:
+        """Run a body on the task thread and settle its call: the steps of every call, in one piece.
+
+        Calls of microseconds would spend most of their time between the pieces that calls of workers go through. What
+        does not simply succeed goes their way.
+        """
+        services, fault = self._services, self._fault
+        self._note_start(call, slot)
+        began = perf_counter_ns()
+        entered = running_call.set(call)
+        try:
+            outcome = carried(body(), call.result_limit)
+        except BaseException as exception:  # SystemExit and KeyboardInterrupt raised by a tool are that call's failure
+            self._ended(conclude_exception(call, exception, _since_ms(began)))
+            return
+        finally:
+            running_call.reset(entered)
+        duration_ms = _since_ms(began)
+        if fault is not None or call.slot_index in self._again or call.has_context:
+            self._record(Completion(call, Ending.ENDED, outcome, None, duration_ms), outcome)
+            return
+        slot.settle(outcome, duration_ms)
+        services.counters.inc("succeeded")
+        services.counters.latency("call_ms", duration_ms)
+        del self._handles[call.slot_index]
+        handle.settle(CallOutcome(outcome, slot.attempts, duration_ms, False))
+        if self.wait is not None:
+            self.wait.in_flight -= 1
+
+    def _ended(self, completion: Completion) -> None:
+        """Settle a call that ended on the task thread; with a journal, once that has recorded it."""
+        call, journal = completion.call, self._services.journal
+        if completion.ending is Ending.RETRY:
+            self._failed_for_now(completion)
+        elif journal is not None:
+            self._running[call.slot_index] = call
+            journal.finish(completion)
+        elif completion.outcome is not None and not self._is_interrupted(completion):
+            self._record(completion, completion.outcome)
+        elif completion.ending is Ending.FATAL and completion.exception is not None:
+            raise completion.exception
+        else:
+            raise Interrupted
+
+    def _fail(self, call: RunningCall, error: CallError) -> None:
+        """Have the call end in a failure of the engine's own: what is recorded already stands."""
+        self._ended(Completion(call, Ending.ENDED, Failed(capture(error), error), None, 0))
+
+    def _note_start(self, call: RunningCall, slot: Slot) -> None:
+        services = self._services
+        if self._fault is not None:
+            self._fault("before:start")
+        if slot.attempts and slot.attempt_id != services.attempt.id:
+            self._again.add(call.slot_index)
+        self.log.start(slot, services.attempt.id, services.clock())
+        if self._fault is not None:
+            self._fault("after:start")
+
+    def _failed_for_now(self, completion: Completion) -> None:
+        """Wait before the next body; where the deadline comes before it, this failure was the call's last."""
+        call, slot = completion.call, self.log[completion.call.slot_index]
+        due_ms = self._services.clock() + completion.retry_ms
+        if slot.until_ms and due_ms >= slot.until_ms:
+            self._ended(completion._replace(call=call.successor(), ending=Ending.ENDED))
+            return
+        slot.attempts = max(slot.attempts, call.attempts)
+        slot.failed = call.failed + 1
+        slot.retry_ms = due_ms
+        self.log.touch(slot)
+        self._services.counters.inc("retried")
+        self._paused.add(slot.index)
+        self.timers.set(due_ms, Due.RETRY, slot.index)
+
+    def _record(self, completion: Completion, outcome: Outcome) -> None:
+        """Write the outcome into the slot that was reserved for it, and settle its handle."""
+        services, call = self._services, completion.call
+        index, counters = call.slot_index, services.counters
+        slot = self.log[index]
+        if self._fault is not None:
+            self._fault("before:recorded")
+        if slot.attempt_id == services.attempt.id:
+            slot.attempts = completion.attempts or call.attempts
+        if completion.recorded:
+            counters.inc("replayed")
+        elif index in self._again and slot.attempts > 1:
+            self.reran += 1
+            counters.inc("reran")
+        self.log.settle(slot, outcome, completion.duration_ms)
+        counters.inc("succeeded" if slot.status is SlotStatus.SUCCEEDED else "failed")
+        counters.latency("call_ms", completion.duration_ms)
+        for name, n in call.counts.items():
+            counters.inc(f"tool.{name}", n)
+        if self._fault is not None:
+            self._fault("after:recorded")
+        self._settle(index, CallOutcome(outcome, slot.attempts, completion.duration_ms, completion.recorded))
+
+    def _settle(self, index: int, outcome: CallOutcome) -> None:
+        handle = self._handles.pop(index, None)
+        if handle is not None:
+            handle.settle(outcome)
+            if self.wait is not None:
+                self.wait.in_flight -= 1
+
+    def _leave(self, call: RunningCall) -> None:
+        del self._running[call.slot_index]
+        if call.in_flight:
+            self._services.counters.inc("in_flight", -1)
+
+    def _is_interrupted(self, completion: Completion) -> bool:
+        """Whether a body ended because the runtime asked, also where a worker called that an ordinary failure."""
+        if completion.ending is Ending.INTERRUPTED:
+            return True
+        return self._services.attempt.interrupted and _says_cancelled(completion)
+
+    def _sleep(self, handle: SleepFuture, slot: Slot) -> None:
+        if not slot.until_ms:
+            slot.until_ms = self._services.clock() + handle.sleep_ms
+            self.log.touch(slot)
+        self._paused.add(slot.index)
+        self.timers.set(slot.until_ms, Due.SLEEP, slot.index)
+
+    def _awake(self, index: int) -> None:
+        self._paused.discard(index)
+        outcome = Succeeded("null")
+        self.log.settle(self.log[index], outcome, 0)
+        self._settle(index, CallOutcome(outcome, 0, 0, False))
+
+    def _is_live(self, timer: Timer) -> bool:
+        """Whether a timer still means something: what it was for may be over."""
+        if timer.due is Due.BATCH:
+            wait: Wait = timer.subject
+            return self.wait is wait and not wait.is_expired
+        if timer.due is Due.TIMEOUT:
+            return self._running.get(timer.subject.slot_index) is timer.subject
+        if timer.due is Due.DEADLINE:
+            return timer.subject in self._handles
+        return timer.subject in self._paused and timer.subject in self._handles
+
+    def _has_timed_out(self, call: RunningCall, now_ms: int) -> bool:
+        """Whether the body ran for its whole time-out; where it began later than it was handed over, look again."""
+        timeout_ms = call.terms.timeout_ms or 0
+        at_ms = now_ms + timeout_ms if call.ends_ms is None else call.ends_ms
+        if at_ms > now_ms:
+            self.timers.set(at_ms, Due.TIMEOUT, call)
+        return at_ms <= now_ms
+
+    def _end_batch(self, wait: Wait) -> list[tuple[int, Due]]:
+        """Let nothing more of a batch start; return its calls without an outcome."""
+        wait.is_expired = True
+        for handle in wait.handles[wait.cursor :]:
+            if handle.outcome is None and handle.slot is not None:
+                self._handles[handle.slot.index] = handle
+                wait.in_flight += 1
+        wait.cursor = len(wait.handles)
+        return [(handle.slot.index, Due.BATCH) for handle in wait.handles if handle.outcome is None and handle.slot]
+
+    def _end(self, overdue: dict[int, Due]) -> None:
+        """End calls whose time is over.
+
+        What waits is fenced before anything is cancelled, so nothing starts in a place that a cancelled body leaves.
+        After the cancellation everything is looked at once more: a body that finished keeps its outcome.
+        """
+        services = self._services
+        running = [call for index in overdue if (call := self._running.get(index)) is not None]
+        queued = {index: call for index in overdue if (call := self._queued.pop(index, None)) is not None}
+        for call in queued.values():
+            call.fence()
+            services.admission.forget(call)
+            services.counters.inc("queued", -1)
+        for call in running:
+            call.expired = True
+        for call in running:
+            call.token.cancel()
+        if self._fault is not None:
+            self._fault("before:expired")
+        self.take(services.sweep(self.origin.key_text))
+        if services.attempt.interrupted:
+            raise Interrupted
+        for index, due in overdue.items():
+            self._end_one(index, due)
+        if self._fault is not None:
+            self._fault("after:expired")
+
+    def _end_one(self, index: int, due: Due) -> None:
+        slot, call, handle = self.log[index], self._running.get(index), self._handles.get(index)
+        if slot.status.is_terminal or handle is None or (call is None and due is Due.TIMEOUT):
+            return  # the second look found its outcome, or a failure that is worth another attempt
+        if call is not None and not call.expired:
+            return  # its end is with the journal already: what that records is what stands
+        self._paused.discard(index)
+        if call is None:
+            call = self._call(handle, slot, _UNPREPARED)
+        else:
+            self._stop(call, slot)
+            call = call.successor()
+        call.attempts = slot.attempts
+        if type(handle) is SleepFuture:
+            self._leave_unrecorded(index, CallTimeout(_BATCH_OVER))
+        elif slot.attempts:
+            self._time_out(call, slot, due)
+        elif due is Due.DEADLINE:
+            self._fail(call, NotStarted("its deadline passed before a worker was free for it"))
+        else:
+            self._not_begun(call, index)
+
+    def _stop(self, call: RunningCall, slot: Slot) -> None:
+        """Fence a body. One that had not begun never does; a thread's that goes on is a stray."""
+        self._leave(call)
+        if not call.fence():
+            self.log.unstart(slot)
+        elif call.terms.execution is not Execution.ASYNC and self._services.note_stray(call):
+            self._services.counters.inc("strays")
+
+    def _time_out(self, call: RunningCall, slot: Slot, due: Due) -> None:
+        if due is Due.TIMEOUT:
+            error = CallTimeout(f"the attempt ran longer than its timeout of {call.terms.timeout_ms} ms")
+        else:
+            error = CallTimeout(_BATCH_OVER if due is Due.BATCH else "the call's deadline passed before it ended")
+        duration_ms = max(0, self._services.clock() - slot.started_ms) if slot.started_ms else 0
+        failed = Failed(capture(error), error)
+        wait_ms = next_wait_ms(call.terms.retry, error, call.failed + 1) if due is Due.TIMEOUT else None
+        if wait_ms is None:
+            self._ended(Completion(call, Ending.ENDED, failed, None, duration_ms))
+        else:
+            self._failed_for_now(Completion(call, Ending.RETRY, failed, None, duration_ms, retry_ms=wait_ms))
+
+    def _not_begun(self, call: RunningCall, index: int) -> None:
+        """Give a call of an expired batch its outcome; an earlier attempt may have left one in the journal."""
+        journal = self._services.journal
+        if journal is not None and call.look_up:
+            self._running[index] = call
+            journal.look(call)
+        else:
+            self._leave_unrecorded(index, NotStarted(_NOT_BEGUN))
+
+    def _absent(self, completion: Completion) -> None:
+        """Take the journal's word that a call of an expired batch has no outcome."""
+        call = completion.call
+        if completion.exception is not None:
+            error = completion.exception
+            self._ended(Completion(call.successor(), Ending.ENDED, Failed(capture(error), error), None, 0))
+        else:
+            self._leave_unrecorded(call.slot_index, NotStarted(_NOT_BEGUN))
+
+    def _leave_unrecorded(self, index: int, error: CallError) -> None:
+        """Settle a handle whose slot stays pending: nothing happened that a replay could contradict."""
+        self._settle(index, CallOutcome(Failed(capture(error), error), self.log[index].attempts, 0, False))
+
+
+def _asks_first(call: RunningCall) -> bool:
+    """Whether the journal has to be asked before the body begins: then it runs on a worker's thread."""
+    return call.look_up or call.terms.on_interrupt is not OnInterrupt.RERUN
+
+
+def _says_cancelled(completion: Completion) -> bool:
+    outcome = completion.outcome
+    if type(outcome) is Failed and outcome.exception is not None:
+        return is_cancellation(outcome.exception)
+    return completion.exception is not None and is_cancellation(completion.exception)
