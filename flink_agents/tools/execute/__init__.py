@@ -7,6 +7,7 @@ from flink_agents.tools.execute.none import NoExecution
 from flink_agents.tools.execute.options import ProcessOptions
 from flink_agents.tools.execute.process import LocalProcess
 from flink_agents.tools.execute.protocol import ExecuteProvider, ExecuteRequest, ExecuteResult
+from flink_agents.tools.execute.session import JshellSession, PythonSession, SessionProvider
 from flink_agents.tools.execute.tool import ExecuteTool
 
 __all__ = [
@@ -14,8 +15,11 @@ __all__ = [
     "ExecuteRequest",
     "ExecuteResult",
     "ExecuteTool",
+    "JshellSession",
     "LocalProcess",
     "NoExecution",
     "ProcessOptions",
     "ProviderBroken",
+    "PythonSession",
+    "SessionProvider",
 ]

@@ -45,6 +45,7 @@ class Opened:
         self.permits = Permits(options.permits)
         self.folders = KeyFolders(self.keeper.home.path, options.idle_ms / 1000)
         self.numbers = itertools.count(1)
+        self.sessions: Any = None
 
 
 class SupervisedProvider(ExecuteProvider):

@@ -41,6 +41,8 @@ class Permits:
         Raises:
             Interrupted: the token was set before or while it waited; it then holds none.
         """
+        if token.cancelled:
+            raise Interrupted(CANCELLED)
         self._acquire(token)
         try:
             yield
@@ -48,8 +50,6 @@ class Permits:
             self._release()
 
     def _acquire(self, token: CancellationToken) -> None:
-        if token.cancelled:
-            raise Interrupted(CANCELLED)
         with self._lock:
             if self._free > 0:
                 self._free -= 1

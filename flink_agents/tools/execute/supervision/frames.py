@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 import struct
 from typing import Any, NamedTuple
@@ -31,16 +32,17 @@ class FrameReader:
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
+        self._poll = select.poll()
+        self._poll.register(link, select.POLLIN)
         self._buffer = bytearray()
         self.ended = False
 
     def pull(self) -> None:
         """Take what has arrived; returns at once."""
-        while not self.ended:
+        # Asked first: on a socket with a time-out Python waits, whatever the flags of a call say.
+        while not self.ended and self._poll.poll(0):
             try:
-                data = self._link.recv(_READ_BYTES, socket.MSG_DONTWAIT)
-            except (BlockingIOError, InterruptedError):
-                return
+                data = self._link.recv(_READ_BYTES)
             except OSError:
                 data = b""
             self._buffer += data

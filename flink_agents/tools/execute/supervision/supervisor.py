@@ -20,7 +20,10 @@ from flink_agents.tools.execute.supervision.frames import Frame, FrameReader, se
 from flink_agents.tools.execute.supervision.linux import leave_network
 from flink_agents.tools.execute.supervision.tree import CannotStart, Tree, Wakeup
 
-__all__ = ["supervise"]
+__all__ = ["READY_S", "supervise"]
+
+READY_S = 60.0
+"""How long the program of a session may take until it is ready for its first call."""
 
 _ASK = struct.Struct("!iii")
 _TOLD = struct.Struct("!ii")
@@ -57,6 +60,7 @@ class _Supervisor:
         self._asking = bytearray()
         self._ask_end = self._told_end = -1
         self._told = bytearray()
+        self._ready = False
         self._stopped = False
         signal.signal(signal.SIGTERM, self._stop)
 
@@ -200,6 +204,7 @@ class _Supervisor:
         for capture in self._captures:
             capture.pull()
             capture.take()
+        self._await_ready(number)
         self.tell({"begun": number})
         began = time.monotonic()
         if ask["limits"].get("call_cpu_s") is not None:
@@ -214,6 +219,17 @@ class _Supervisor:
         duration_ms = round((time.monotonic() - began) * 1000)
         self._tell_result({"exit_code": exit_code, "timed_out": False, "duration_ms": duration_ms, "ended": False})
         return True
+
+    def _await_ready(self, number: int) -> None:
+        """Wait until the session's program is ready, which is not the call's time; or until call ``number`` is over."""
+        limit = time.monotonic() + READY_S
+        while not self._ready and not self._has_ended(number):
+            left = limit - time.monotonic()
+            if left <= 0:
+                raise CannotStart("the program of the session does not become ready")
+            self._wait(left)
+            self.tree.reap()
+            self._ready = self._answered(0) is not None
 
     def _answered(self, number: int) -> int | None:
         """Return the exit code that the session's program told for call ``number``."""
