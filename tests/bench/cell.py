@@ -40,6 +40,11 @@ class Bench:
         self.jobs += 1
         return replace(job, folder=self.folder / f"{self.jobs:03}-{name}", **options)
 
+    def journal(self, name: str) -> Path:
+        """Return the file of a journal that nobody has used yet."""
+        self.jobs += 1
+        return self.folder / f"{self.jobs:03}-{name}.db"
+
     def count(self, full: int, least: int = 1) -> int:
         """Return ``full`` shrunk by the scale."""
         return max(least, round(full * self.scale))

@@ -1,4 +1,4 @@
-"""The cell about recovery: how long after a restore the last busy key is woken."""
+"""Cells about recovery: how long after a restore the last busy key is woken, and its last call begins again."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ from tests.bench.topology import hasty, marks_of
 __all__ = ["CELLS"]
 
 KEYS = 2000
+BUSY_KEYS, CALLS = 2500, 4
 HOURS_MS = 3_600_000
 
 
-def wake_s(bench: Bench) -> tuple[float, float, float]:
+def wake_s(bench: Bench, keys: int, calls: int = 1, *, journaled: bool = False) -> tuple[float, float, float]:
     """Restore busy keys from a savepoint, and return three times in seconds.
 
-    From the task's RUNNING until the last body began again (which is when its key had been woken); from there until
-    the last response left; and from the operator's ``open`` until the last body began again.
+    From the task's RUNNING until the last body began again (which is after its key had been woken, and its call looked
+    up in the journal); from there until the last response left; and from the operator's ``open`` until the last body
+    began again.
     """
-    keys = bench.count(KEYS, 20)
-    workers = WorkerOptions(async_limit=2 * KEYS)
-    limits = Limits(live_requests=2 * KEYS)
-    job = bench.job("busy", follow=True, stamped=True, workers=workers, limits=limits)
-    job.add("requests.jsonl", requests(range(keys), keys=keys, calls=1, tool="wait", ms=HOURS_MS))
+    workers = WorkerOptions(async_limit=2 * keys * calls)
+    limits = Limits(live_requests=2 * keys)
+    journal = bench.journal("busy") if journaled else None
+    job = bench.job("busy", follow=True, stamped=True, workers=workers, limits=limits, journal=journal)
+    job.add("requests.jsonl", requests(range(keys), keys=keys, calls=calls, tool="wait", ms=HOURS_MS))
     submitted = job.submit()
     rest = job.cluster.rest
-    job.until(lambda: rest.counters(submitted, frozenset({"in_flight"})).get("in_flight", 0) >= keys, submitted)
+    in_flight = frozenset({"in_flight"})
+    job.until(lambda: rest.counters(submitted, in_flight).get("in_flight", 0) >= keys * calls, submitted)
     savepoint = rest.stop_with_savepoint(submitted, f"file://{job.folder}/savepoints")
     resumed = bench.again(job, "resumed", tools=hasty, savepoint=savepoint, checkpoint_ms=200)
     submitted = resumed.submit()
@@ -43,12 +46,11 @@ def wake_s(bench: Bench) -> tuple[float, float, float]:
 
 
 def _recovery(bench: Bench) -> list[Measure]:
-    runs = []
+    keys, runs = bench.count(KEYS, 20), []
     for _ in range(bench.repeat):
-        runs.append(wake_s(bench))
+        runs.append(wake_s(bench, keys))
         bench.say("recovery: last key woken {0:.3f} s after RUNNING, {2:.3f} s after open".format(*runs[-1]))
     woken, answered, opened = (list(column) for column in zip(*runs, strict=True))
-    keys = bench.count(KEYS, 20)
     return [
         measured("RUNNING to last key woken", woken, "s", target=Target(1), note=f"{keys} busy keys from a savepoint"),
         measured("open to last key woken", opened, "s", note="open lists the restored keys; it ends before RUNNING"),
@@ -56,4 +58,24 @@ def _recovery(bench: Bench) -> list[Measure]:
     ]
 
 
-CELLS = [Cell("recovery", "2,000 busy keys restored from a savepoint: time until the last one is woken", _recovery)]
+def _calls(bench: Bench) -> list[Measure]:
+    measures = []
+    for journaled, kind in ((False, "no journal"), (True, "SQLite")):
+        keys, runs = bench.count(BUSY_KEYS, 20), []
+        for _ in range(bench.repeat):
+            runs.append(wake_s(bench, keys, CALLS, journaled=journaled))
+            bench.say(f"recovery, {kind}: last call begun again {runs[-1][0]:.3f} s after RUNNING")
+        begun, answered, opened = (list(column) for column in zip(*runs, strict=True))
+        note = f"{keys * CALLS} calls in flight, {keys} keys, from a savepoint"
+        measures += [
+            measured(f"RUNNING to last call begun again, {kind}", begun, "s", target=Target(2), note=note),
+            measured(f"open to last call begun again, {kind}", opened, "s"),
+            measured(f"last call begun again to last response, {kind}", answered, "s"),
+        ]
+    return measures
+
+
+CELLS = [
+    Cell("recovery", "2,000 busy keys restored from a savepoint: time until the last one is woken", _recovery),
+    Cell("in_flight", "10,000 calls in flight at a savepoint: time until the last one begins again", _calls),
+]

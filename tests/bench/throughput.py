@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from dataclasses import dataclass
+from pathlib import Path
 
 from flink_agents.options import WorkerOptions
 from tests.bench.cell import Bench, Cell
@@ -12,7 +13,7 @@ from tests.bench.records import requests
 from tests.bench.results import Measure, Target, measured, median
 from tests.bench.topology import marks_of
 
-__all__ = ["CELLS"]
+__all__ = ["CELLS", "spent"]
 
 KEYS = 1000
 CALLS = 4
@@ -36,10 +37,17 @@ class Spent:
 
 
 def spent(
-    bench: Bench, name: str, count: int, *, tool: str, pass_through: bool = False, ms: float | None = None
+    bench: Bench,
+    name: str,
+    count: int,
+    *,
+    tool: str,
+    pass_through: bool = False,
+    ms: float | None = None,
+    journal: Path | None = None,
 ) -> Spent:
     """Run one job, check how many records came out, and return what it took; ``ms`` is how long a call takes."""
-    job = bench.job(f"{tool}-{count}", pass_through=pass_through, profile=bench.profiles is not None)
+    job = bench.job(f"{tool}-{count}", pass_through=pass_through, profile=bench.profiles is not None, journal=journal)
     arguments = {} if ms is None else {"ms": ms}
     job.add("requests.jsonl", requests(range(count), keys=KEYS, calls=CALLS, tool=tool, **arguments))
     job.wait(job.submit())

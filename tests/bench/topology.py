@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from flink_agents.cluster.embedded import EmbeddedCluster
 from flink_agents.connectors.jsonl_sink import write_jsonl_each_checkpoint
 from flink_agents.connectors.jsonl_source import read_jsonl
 from flink_agents.datastream import attach
+from flink_agents.durable.journal.opening import JournalSpec, JournalType
+from flink_agents.durable.journal.rows import RunRow
+from flink_agents.durable.journal.sqlite import SqliteJournal
 from flink_agents.faults import Fault
 from flink_agents.options import Execution, Limits, OperatorOptions, WorkerOptions
 from flink_agents.tools.registry import FunctionDeclaration
@@ -34,6 +38,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 DEADLINE_S = 600.0
 END_OF_INPUT = 2**63 - 2**40
+RUN_ID = "bench"
 
 
 def tools() -> list[FunctionDeclaration]:
@@ -192,6 +197,7 @@ class BenchJob:
     """One job below ``folder``: what goes in, how it is built, what came out.
 
     ``paced`` and ``stamped`` put a map before and after the operator, each in the task that is there anyway.
+    ``journal`` is the file of a SQLite journal; jobs with one are one run, whatever their folder.
     """
 
     cluster: EmbeddedCluster
@@ -207,6 +213,7 @@ class BenchJob:
     tools: Callable[[], list[FunctionDeclaration]] = tools
     savepoint: str | None = None
     profile: bool = False
+    journal: Path | None = None
 
     def __post_init__(self) -> None:
         self.requests = self.folder / "requests"
@@ -278,6 +285,16 @@ class BenchJob:
         """Return how many records are committed."""
         return sum(path.read_bytes().count(b"\n") for path in self._files_out())
 
+    def _journal(self) -> JournalSpec | None:
+        if self.journal is None:
+            return None
+        with closing(SqliteJournal(self.journal)) as opened:
+            opened.create_run(RunRow(RUN_ID, "bench", 0))
+            if lease := opened.find_lease(RUN_ID):
+                # As a client that resumes does: the job before is known to be over.
+                opened.release_lease(RUN_ID, lease.owner)
+        return JournalSpec(JournalType.SQLITE, path=str(self.journal))
+
     def _files_out(self) -> list[Path]:
         return [path for path in self.out.rglob("*") if path.is_file() and not path.name.startswith(".")]
 
@@ -293,7 +310,7 @@ class BenchJob:
             responses = keyed.process(PassThrough(mark), output_type=Types.STRING())
         else:
             options = OperatorOptions(key_by="key", workers=self.workers, limits=self.limits)
-            responses = attach(stream, options, self.tools(), mark).responses
+            responses = attach(stream, options, self.tools(), mark, journal=self._journal(), run_id=RUN_ID).responses
         if self.stamped:
             responses = responses.map(_stamp, Types.STRING())
         write_jsonl_each_checkpoint(responses, self.out, name="responses")
