@@ -85,9 +85,9 @@ def tool_calls(stream: Any, *, key_by: str, tools: Sequence[Declaration], **opti
         stream: a ``DataStream`` of requests, as JSON strings or as dicts.
         key_by: field of a request whose value is its key (dotted path allowed). One key's requests run in order.
         tools: functions, ``"module:function"`` texts, ready tools, or declarations.
-        options: ``tool_calls``, ``workers``, ``limits`` and ``journal``, each a dict with the names and units of the
-            job YAML; and ``run_id``, which names the life of the job's state: a job with a journal needs it, here or
-            as the job parameter ``flink-agents.run-id``.
+        options: ``tool_calls``, ``workers``, ``limits``, ``config`` and ``journal``, each a dict with the names and
+            units of the job YAML; and ``run_id``, which names the life of the job's state: a job with a journal needs
+            it, here or as the job parameter ``flink-agents.run-id``.
 
     Returns:
         The streams ``responses`` and ``rejects``, of JSON strings.

@@ -8,13 +8,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from pyflink.common import Types
 from pyflink.datastream import DataStream
 
 from flink_agents.clock import now_ms
 from flink_agents.config.build import journal_spec, tool_call_options
-from flink_agents.config.fields import JobName, KeyPath
+from flink_agents.config.fields import ConfigKey, ConfigValue, JobName, KeyPath
 from flink_agents.config.problems import nearest
 from flink_agents.config.schema import (
     FromEnvironment,
@@ -37,6 +37,7 @@ from flink_agents.records import request_key
 from flink_agents.runtime.job_parameters import RUN_ID_PARAMETER
 from flink_agents.runtime.operator import REJECTS, STATISTICS, ToolCallOperator
 from flink_agents.runtime.subtask import REJECT_KEY_PREFIX
+from flink_agents.tools.injection import unfit
 from flink_agents.tools.interruption import needing_journal
 from flink_agents.tools.registry import Declaration, build_registry
 
@@ -68,6 +69,7 @@ class _Options(WithJournal):
     limits: LimitsSection = LimitsSection()
     journal: Journal = NoJournal(type="none")
     run_id: JobName | None = None
+    config: dict[ConfigKey, ConfigValue] = Field(default_factory=dict)
 
 
 def tool_calls(stream: DataStream, *, key_by: str, tools: Sequence[Declaration], **options: Any) -> ToolCallStreams:
@@ -85,7 +87,9 @@ def tool_calls(stream: DataStream, *, key_by: str, tools: Sequence[Declaration],
             as ``limits={"intake_wait": "50ms"}``; ``journal`` likewise, none by default; and ``run_id``, which names
             the life of the job's state. Where it is left out, the job parameter ``flink-agents.run-id`` does, or a
             name is drawn; a job with a journal needs one of the first two, the same whenever it goes on from a
-            savepoint. The run is written into the journal here, before the job is submitted.
+            savepoint. The run is written into the journal here, before the job is submitted. ``config`` holds what
+            tools are given by ``inject``: JSON values, and ``{"env": NAME}`` for what is in the TaskManager's
+            environment.
 
     Raises:
         InvalidInput: for an option or a tool that is wrong; names every wrong option and the nearest right name.
@@ -100,6 +104,9 @@ def tool_calls(stream: DataStream, *, key_by: str, tools: Sequence[Declaration],
         raise InvalidInput("tools is empty: an operator without tools can answer nothing")
     # What can be said about a function in hand is said now, not when the job fails; a reference may only resolve there.
     registry = build_registry([entry for entry in declared if not isinstance(entry, str)])
+    for made in registry.tools():
+        for _, told in unfit(made, checked.config):
+            raise InvalidInput(told)
     journal = journal_spec(checked.journal)
     unsafe = needing_journal(registry.specs())
     if journal is None and unsafe:
@@ -116,6 +123,7 @@ def tool_calls(stream: DataStream, *, key_by: str, tools: Sequence[Declaration],
         tool_calls=tool_call_options(checked.tool_calls),
         workers=WorkerOptions(**checked.workers.model_dump()),
         limits=Limits(**limits),
+        config=checked.config,
     )
     return attach(stream, operator_options, declared, journal=journal, run_id=run_id)
 

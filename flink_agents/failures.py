@@ -12,6 +12,7 @@ from typing import Any
 
 from flink_agents import codec
 from flink_agents.errors import CallError, InvalidArguments, RecordedError, StateFormat
+from flink_agents.redaction import NO_SECRETS, Redaction
 
 __all__ = ["RecordedFailure", "capture"]
 
@@ -171,7 +172,12 @@ class RecordedFailure:
             else:
                 args = [self.message] if self.args is None else codec.decode(self.args)
                 error = solid.__new__(cls, *args)
-                solid.__init__(error, *args)
+                try:
+                    solid.__init__(error, *args)
+                except TypeError:
+                    # A built-in class that needs more than a message stays as it was made: it is still what is caught.
+                    if self.args is not None:
+                        raise
             state = {} if self.state is None else codec.decode(self.state)
             if issubclass(cls, InvalidArguments):
                 state["expected"] = self.expected
@@ -200,23 +206,23 @@ def _named_subclass(failure: RecordedFailure, bases: list[type[BaseException]]) 
     return type(failure.type_name, tuple(bases), body)
 
 
-def capture(exc: BaseException) -> RecordedFailure:
+def capture(exc: BaseException, secrets: Redaction = NO_SECRETS) -> RecordedFailure:
     """Return the bounded record of any exception, with its chain. Any thread; never raises, whatever the class does.
 
     ``kind`` is that of a ``CallError`` and ``tool_error`` for everything else, also for a TimeoutError that a tool
-    raised itself.
+    raised itself. Texts are recorded without the ``secrets``; arguments and attributes that hold one are left out.
     """
     try:
-        return _Recorder().record(exc, 0)
+        return _Recorder(secrets).record(exc, 0)
     except Exception as error:
         # A class that breaks even the reading of its name and chain: its kind of failure is all that is left to keep.
-        return _bare(exc, f"not recorded in full: {type(error).__name__}")
+        return _bare(exc, f"not recorded in full: {type(error).__name__}", secrets)
 
 
-def _bare(exc: BaseException, why: str) -> RecordedFailure:
+def _bare(exc: BaseException, why: str, secrets: Redaction) -> RecordedFailure:
     try:
         solid = _solid_base(type(exc)).__name__
-        message = _message(exc)
+        message = _message(exc, secrets)
     except Exception:
         # Not even its bases can be read (a metaclass may do that); what C knows of a class cannot be overridden.
         solid = "Exception" if issubclass(type(exc), Exception) else "BaseException"
@@ -227,7 +233,8 @@ def _bare(exc: BaseException, why: str) -> RecordedFailure:
 class _Recorder:
     """Records one exception with its chain, within the bounds."""
 
-    def __init__(self) -> None:
+    def __init__(self, secrets: Redaction) -> None:
+        self._secrets = secrets
         self._records_left = MAX_RECORDS
         self._open: set[int] = set()
 
@@ -235,13 +242,14 @@ class _Recorder:
         self._records_left -= 1
         self._open.add(id(exc))
         cls = type(exc)
-        message = _message(exc)
-        args, state = _content(exc)
+        secrets = self._secrets
+        message = _message(exc, secrets)
+        args, state = _content(exc, secrets)
         cause, context = exc.__cause__, exc.__context__
         group = None
         members: list[RecordedFailure] = []
         if _GROUP is not None and isinstance(exc, _GROUP):
-            group, args = codec.cut(str(exc.message), MESSAGE_LIMIT), None
+            group, args = codec.cut(secrets.text(str(exc.message)), MESSAGE_LIMIT), None
             members = self._members(exc.exceptions, depth)
         failure = RecordedFailure(
             kind=exc.kind if isinstance(exc, CallError) and exc.kind in KINDS else "tool_error",
@@ -249,7 +257,7 @@ class _Recorder:
             module=codec.cut(str(cls.__module__), NAME_LIMIT),
             qualname=codec.cut(cls.__qualname__, NAME_LIMIT),
             message=message,
-            trace=_trace(exc, message, LINKED_TRACE_LIMIT if depth else TRACE_LIMIT),
+            trace=_trace(exc, message, LINKED_TRACE_LIMIT if depth else TRACE_LIMIT, secrets),
             args=args,
             state=state,
             bases=tuple(_importable_bases(cls)),
@@ -295,15 +303,16 @@ def _chain_length(exc: BaseException | None) -> int:
     return len(seen)
 
 
-def _message(exc: BaseException) -> str:
+def _message(exc: BaseException, secrets: Redaction = NO_SECRETS) -> str:
     try:
         text = str(exc)
     except BaseException as error:  # whatever a user's __str__ raises, the failure must be recorded
         text = f"<{type(exc).__name__}, whose str() raises {type(error).__name__}>"
-    return codec.cut(text, MESSAGE_LIMIT)
+    # Before it is cut: half a secret is one too.
+    return codec.cut(secrets.text(text), MESSAGE_LIMIT)
 
 
-def _trace(exc: BaseException, message: str, limit: int) -> str:
+def _trace(exc: BaseException, message: str, limit: int, secrets: Redaction) -> str:
     frames = 0
     step = exc.__traceback__
     while step is not None:
@@ -314,7 +323,7 @@ def _trace(exc: BaseException, message: str, limit: int) -> str:
         for frame in stack:
             # Its source line is read by now.
             frame.filename = _shown_file(frame.filename, roots)
-        lines = "".join(stack.format())
+        lines = secrets.text("".join(stack.format()))
     except Exception as error:
         lines = f"  <traceback cannot be written: {type(error).__name__}>\n"
     skipped = f"  [{frames - TRACE_FRAMES} frames left out]\n" if frames > TRACE_FRAMES else ""
@@ -339,7 +348,7 @@ def _shown_file(file: str, roots: list[str]) -> str:
     return next((file[len(root) :] for root in roots if file.startswith(root)), os.path.basename(file))
 
 
-def _content(exc: BaseException) -> tuple[str | None, str | None]:
+def _content(exc: BaseException, secrets: Redaction) -> tuple[str | None, str | None]:
     """Return arguments and attributes as value texts; the built-in class knows which of its fields are neither."""
     try:
         reduced: Any = _solid_base(type(exc)).__reduce__(exc)
@@ -353,10 +362,13 @@ def _content(exc: BaseException) -> tuple[str | None, str | None]:
     room = ARGUMENTS_LIMIT
     for name, value in state.items():
         text = _encoded(value, room)
-        if text is not None:
+        if text is not None and not secrets.is_in(text):
             room -= len(text)
             kept[name] = value
-    return _encoded(args, ARGUMENTS_LIMIT), _encoded(kept, 2 * ARGUMENTS_LIMIT) if kept else None
+    text = _encoded(args, ARGUMENTS_LIMIT)
+    if text is not None and secrets.is_in(text):
+        text = None
+    return text, _encoded(kept, 2 * ARGUMENTS_LIMIT) if kept else None
 
 
 def _encoded(value: Any, limit: int) -> str | None:

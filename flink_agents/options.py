@@ -5,11 +5,15 @@ Everything in this module is pickled with the operator, so it holds no functions
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 __all__ = [
     "Execution",
+    "InjectFrom",
+    "Injection",
     "Limits",
     "Mode",
     "OnInterrupt",
@@ -66,6 +70,21 @@ class Rate:
     per_ms: int = 1000
 
 
+class InjectFrom(str, Enum):
+    """Where an injected argument comes from: the job's configuration, or the memory of the request's key."""
+
+    CONFIG = "config"
+    MEMORY = "memory"
+
+
+@dataclass(frozen=True)
+class Injection:
+    """An argument that the job gives, and no model can: the value at the dotted path ``key`` of its source."""
+
+    source: InjectFrom
+    key: str
+
+
 @dataclass(frozen=True)
 class ToolCallOptions:
     """Options of the built-in ``ToolCallAction``; ``timeout_ms`` bounds the whole batch of a request's calls."""
@@ -100,7 +119,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class OperatorOptions:
-    """All options of one operator. ``key_by`` is a dotted path; ``module_path`` is put on ``sys.path`` at open."""
+    """All options of one operator. ``key_by`` is a dotted path; ``module_path`` is put on ``sys.path`` at open.
+
+    ``config`` is what tools may be given: JSON values, and ``{"env": NAME}`` for what the TaskManager's environment
+    has, which is read at open and never travels.
+    """
 
     key_by: str
     tool_calls: ToolCallOptions = field(default_factory=ToolCallOptions)
@@ -108,3 +131,4 @@ class OperatorOptions:
     limits: Limits = field(default_factory=Limits)
     module_path: tuple[str, ...] = ()
     statistics: bool = False
+    config: Mapping[str, Any] = field(default_factory=dict)

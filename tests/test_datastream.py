@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 pytest.importorskip("pyflink")
 
@@ -74,13 +75,16 @@ def test_options_have_the_names_and_units_of_the_yaml() -> None:
         stream,
         key_by="session.id",
         tools=[add],
-        tool_calls={"mode": "sequential", "max_in_flight": 3},
+        tool_calls={"mode": "sequential", "max_in_flight": 3, "timeout": "30s"},
+        config={"tenant": "acme", "api_key": {"env": "API_KEY"}},
         workers={"threads": 5},
         limits={"intake_wait": "50ms", "idle_key": "2d", "record": "1MiB"},
     )
     options = stream.operator._options
     assert options.key_by == "session.id"
     assert (options.tool_calls.mode.value, options.tool_calls.max_in_flight) == ("sequential", 3)
+    assert options.tool_calls.timeout_ms == 30_000
+    assert options.config == {"tenant": "acme", "api_key": {"env": "API_KEY"}}
     assert options.workers.threads == 5
     assert (options.limits.intake_wait_ms, options.limits.idle_key_ms) == (50, 2 * 86_400_000)
     assert options.limits.record == 1 << 20
@@ -100,6 +104,9 @@ def test_options_have_the_names_and_units_of_the_yaml() -> None:
         ({"journal": {"type": "postgresql"}}, "journal.dsn"),
         ({"journal": "postgres"}, "journal"),
         ({"run_id": "a b"}, "run_id"),
+        ({"config": {"key": SecretStr("hunter22")}}, 'would travel with the job; expected {"env": NAME}'),
+        ({"config": {"key": {1}}}, "config.key: a value of type set; expected text, a number"),
+        ({"config": {"key": {"env": "A", "b": 1}}}, "expected {env: NAME} alone"),
         ({"journal": "sqlite"}, "a journal needs run_id, or the job parameter flink-agents.run-id"),
     ],
 )
@@ -133,6 +140,14 @@ def test_what_needs_a_journal_is_refused_without_one() -> None:
     for declared in (once, FunctionDeclaration(add, on_interrupt="fail")):
         with pytest.raises(InvalidInput, match="on_interrupt: fail needs a journal"):
             tool_calls(Stream(), key_by="k", tools=[declared])
+
+
+def test_what_the_configuration_cannot_give_is_refused() -> None:
+    declared = FunctionDeclaration(add, inject={"b": {"from": "config", "key": "summand"}})
+    for config, said in ({}, "config has no 'summand'"), ({"summand": "x"}, "Input should be a valid integer"):
+        with pytest.raises(InvalidInput, match=said):
+            tool_calls(Stream(), key_by="k", tools=[declared], config=config)
+    tool_calls(Stream(), key_by="k", tools=[declared], config={"summand": 5})
 
 
 def test_an_unreachable_journal_is_told_while_the_job_is_built(tmp_path: Path) -> None:

@@ -482,3 +482,11 @@ def test_huge_schema_is_left_out_with_a_marker() -> None:
 def test_damaged_record(record: Any) -> None:
     with pytest.raises(StateFormat, match="a stored failure cannot be read"):
         RecordedFailure.from_json(record)
+
+
+@pytest.mark.rule(21)
+def test_a_built_in_class_that_needs_more_than_a_message_is_caught_although_its_arguments_are_too_long() -> None:
+    error = UnicodeDecodeError("utf-8", b"\xff" * 100_000, 0, 1, "bad")
+    rebuilt = capture(error).rebuild()
+    assert isinstance(rebuilt, UnicodeDecodeError)
+    assert (type(rebuilt).__name__, str(rebuilt)) == ("UnicodeDecodeError", str(error))

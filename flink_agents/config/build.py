@@ -118,4 +118,5 @@ def operator_options(config: JobConfig) -> OperatorOptions:
             fatal_attempts=limits.fatal_attempts,
         ),
         module_path=(str(config.folder),),
+        config=config.config,
     )

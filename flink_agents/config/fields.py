@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import unicodedata
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, ValidationInfo, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, SecretStr, ValidationInfo, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from flink_agents.options import Rate
@@ -18,6 +19,8 @@ from flink_agents.units import UnitError, format_duration, parse_duration, parse
 __all__ = [
     "FOLDER",
     "PROBLEM",
+    "ConfigKey",
+    "ConfigValue",
     "DsnText",
     "Duration",
     "ExceptionReference",
@@ -237,6 +240,43 @@ def _local_path(value: Any, info: ValidationInfo) -> Path:
 
 LocalPath = Annotated[Path, PlainValidator(_local_path), WithJsonSchema({"type": "string", "minLength": 1})]
 """An absolute path; relative ones start at the YAML's folder, ``~`` is the user's home."""
+
+
+def _config_key(value: Any) -> str:
+    if not (isinstance(value, str) and re.fullmatch(r"[^.\s]+", value)):
+        raise fail("cannot be part of a path", "a name without dots and spaces")
+    return value
+
+
+ConfigKey = Annotated[str, PlainValidator(_config_key), WithJsonSchema({"type": "string"})]
+
+CONFIG_VALUE = "text, a number, true, false, a list, a mapping, or {env: NAME}"
+
+
+def _config_value(value: Any, path: str = "") -> Any:
+    at = f" at `{path}`" if path else ""
+    if isinstance(value, dict) and "env" in value:
+        name = value["env"]
+        if len(value) != 1 or not (isinstance(name, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)):
+            raise fail(f"`env`{at} stands for an environment variable", "{env: NAME} alone")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _config_key(key)
+            _config_value(item, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _config_value(item, f"{path}.{index}" if path else str(index))
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise fail(f"a number{at} that JSON does not know", CONFIG_VALUE)
+    elif isinstance(value, SecretStr):
+        raise fail(f"a secret{at} would travel with the job", '{"env": NAME}')
+    elif not (value is None or isinstance(value, (str, int, float))):
+        raise fail(f"a value{at} of type {type(value).__name__}", CONFIG_VALUE)
+    return value
+
+
+ConfigValue = Annotated[Any, PlainValidator(_config_value), WithJsonSchema({})]
+"""A value of the job's own configuration: JSON, or ``{env: NAME}`` for what the TaskManager's environment has."""
 
 
 def _option_value(value: Any) -> str:

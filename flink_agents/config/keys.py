@@ -33,7 +33,8 @@ class _Walk:
         if not isinstance(value, dict):
             return value
         if not _is_model(annotation) or path in self.settled:
-            return {key: self.known(item, None, (), (*path, key)) for key, item in value.items()}
+            items = get_args(annotation)[1] if get_origin(annotation) is dict else None
+            return {key: self.known(item, items, (), (*path, key)) for key, item in value.items()}
         names = {field.alias or name: field for name, field in annotation.model_fields.items()}
         result = {}
         for key, item in value.items():

@@ -136,7 +136,7 @@ def _report_choice(document: Document, path: YamlPath, value: Any, found: list[t
 
 
 def _hidden(document: Document, path: YamlPath, value: Any) -> bool:
-    if path in document.hidden or any(SECRET.search(str(step)) for step in path):
+    if path in document.hidden or path[:1] == ("config",) or any(SECRET.search(str(step)) for step in path):
         return True
     return isinstance(value, str) and SECRET_VALUE.search(value) is not None
 

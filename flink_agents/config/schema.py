@@ -13,6 +13,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 
 from flink_agents.config.document import Document
 from flink_agents.config.fields import (
+    ConfigKey,
+    ConfigValue,
     DsnText,
     Duration,
     ExceptionReference,
@@ -32,7 +34,7 @@ from flink_agents.config.fields import (
     has_type,
     not_truth,
 )
-from flink_agents.options import Execution, Mode, OnInterrupt, OnMismatch
+from flink_agents.options import Execution, InjectFrom, Mode, OnInterrupt, OnMismatch
 from flink_agents.units import format_duration
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "Flink",
     "FromEnvironment",
     "FunctionToolConfig",
+    "Inject",
     "JobConfig",
     "Journal",
     "JsonlSink",
@@ -121,6 +124,15 @@ class Retry(Section):
         return value
 
 
+class Inject(Section):
+    """Where the job gets an argument from that no model can give."""
+
+    from_: InjectFrom = Field(
+        alias="from", description="config: the job's `config`. memory: that of the request's key.", strict=False
+    )
+    key: KeyPath = Field(description="Dotted path of the value there.")
+
+
 class WithFunction(Section):
     """What has a function."""
 
@@ -157,6 +169,12 @@ class ToolOptions(Section):
     )
     retry: Retry | None = given(None, "When a failed attempt is followed by another one.")
     rate: RateText | None = given(None, "Most bodies of one tool that begin, per subtask: 50/s, 300/m, 1000/h.")
+
+    inject: dict[str, Inject] | None = given(
+        None,
+        "Parameters that the job gives: hidden from the schema, whatever a model sends under their names.",
+        examples=[{"tenant": {"from": "config", "key": "tenant"}}],
+    )
 
     @field_validator("deadline")
     @classmethod
@@ -389,6 +407,13 @@ class JobConfig(WithJournal):
         examples=["session_id"],
     )
     tools: Annotated[list[ToolConfig], Field(min_length=1)] = Field(description="The tools a request may call.")
+    # Not in the repr: a value may be a secret although it need not be written here.
+    config: dict[ConfigKey, ConfigValue] = given(
+        {},
+        "What tools may be given by `inject`. {env: NAME} is read on the TaskManager, never travels, and is a secret.",
+        examples=[{"tenant": "acme", "api_key": {"env": "API_KEY"}}],
+        repr=False,
+    )
     tool_calls: ToolCalls = given({}, "How the calls of one request run.")
     workers: Workers = given({}, "Size of the workers, per TaskManager process.")
     limits: Limits = given({}, "Bounds on records, calls and keys.")

@@ -12,11 +12,20 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from flink_agents.config.document import Document, YamlPath
-from flink_agents.config.fields import FOLDER
+from flink_agents.config.fields import FOLDER, ConfigKey, ConfigValue
 from flink_agents.config.loader import Loaded
-from flink_agents.config.schema import ClassToolsConfig, FunctionToolConfig, Retry, SchemaToolsConfig, ToolConfig
+from flink_agents.config.schema import (
+    ClassToolsConfig,
+    FunctionToolConfig,
+    Inject,
+    Retry,
+    SchemaToolsConfig,
+    ToolConfig,
+)
 from flink_agents.errors import InvalidInput, InvalidOption
+from flink_agents.options import Injection
 from flink_agents.tools.base import Tool
+from flink_agents.tools.injection import unfit
 from flink_agents.tools.interruption import needing_journal
 from flink_agents.tools.options import CallOptions
 from flink_agents.tools.registry import (
@@ -66,6 +75,7 @@ def declared_tools(loaded: Loaded) -> tuple[tuple[Declared, ...], list[Tool]]:
             declared.append(made[0])
             tools += made[1]
             _check_journal(loaded, path, config, made[1])
+            _check_injection(loaded, path, config, made[1])
             _check_names(document, at, made[1], named)
     return tuple(declared), tools
 
@@ -137,7 +147,12 @@ def call_options(config: ToolConfig) -> CallOptions:
         deadline=_duration(config.deadline),
         retry=None if config.retry is None else _retry(config.retry),
         rate=config.rate,
+        inject=None if config.inject is None else {name: _injection(entry) for name, entry in config.inject.items()},
     )
+
+
+def _injection(config: Inject) -> Injection:
+    return Injection(config.from_, config.key)
 
 
 def _duration(ms: int | None) -> timedelta | None:
@@ -171,6 +186,21 @@ def _check_journal(loaded: Loaded, path: YamlPath, config: ToolConfig, tools: Se
         at = _code_path(path, config) if config.on_interrupt is None else (*path, "on_interrupt")
         told = f"`on_interrupt: {spec.on_interrupt.value}` needs a journal, and `journal` is none"
         loaded.document.report(at, told, "a journal: sqlite, or postgresql")
+
+
+def _check_injection(loaded: Loaded, path: YamlPath, config: ToolConfig, tools: Sequence[Tool]) -> None:
+    try:
+        values = TypeAdapter(dict[ConfigKey, ConfigValue]).validate_python(loaded.data.get("config") or {})
+    except ValidationError:
+        return
+    reported: set[str] = set()
+    for tool in tools:
+        for name, told in unfit(tool, values):
+            # Of a schema file's tools, or of a class's, one stands for all.
+            if name not in reported:
+                reported.add(name)
+                is_said = config.inject is not None and name in config.inject
+                _report(loaded.document, (*path, "inject", name, "key") if is_said else _code_path(path, config), told)
 
 
 def _any_call(_tool: str, _arguments: dict[str, object]) -> None:

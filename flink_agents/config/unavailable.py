@@ -29,9 +29,7 @@ class Unavailable:
 UNAVAILABLE: tuple[Unavailable, ...] = (
     # User-written actions.
     Unavailable("agent"),
-    # Injected arguments and secrets; other kinds of tool.
-    Unavailable("config"),
-    Unavailable("tools.*.inject"),
+    # Other kinds of tool.
     Unavailable("tools.*.execute", whole=True),
     Unavailable("tools.*.mcp", whole=True),
     Unavailable("tools.*.agent", whole=True),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flink_agents.options import Execution, OnInterrupt, Rate
+from flink_agents.options import Execution, Injection, OnInterrupt, Rate
 from flink_agents.retry import RetryPolicy
 
 __all__ = ["Body", "Tool", "ToolSpec"]
@@ -24,6 +24,7 @@ class ToolSpec:
     tool that run at once in one subtask (None: no bound of its own). ``on_interrupt`` says what happens to a call that
     was cut off; ``fail`` and ``reconcile`` need a journal. ``timeout_ms`` bounds one attempt from the start of its
     body, ``deadline_ms`` the call with all attempts and waits; ``rate`` bounds how many bodies begin, per subtask.
+    ``inject`` are parameters that ``parameters`` does not show: ``prepare`` and ``reconciler`` get them from the job.
     """
 
     name: str
@@ -36,6 +37,7 @@ class ToolSpec:
     deadline_ms: int | None = None
     retry: RetryPolicy | None = None
     rate: Rate | None = None
+    inject: Mapping[str, Injection] = field(default_factory=dict)
 
 
 class Tool(ABC):
@@ -57,6 +59,14 @@ class Tool(ABC):
 
         Called when the operator ends, and soon after its task failed or was cancelled; never after a ``kill -9``.
         """
+
+    def read_injected(self, name: str, value: Any) -> Any:
+        """Return ``value`` as the body gets it under the injected parameter ``name``. Any thread; nothing is run.
+
+        Raises:
+            InjectionFailed: if it does not fit the parameter; the message does not show it.
+        """
+        return value
 
     @abstractmethod
     def prepare(self, arguments: dict[str, Any]) -> Body:

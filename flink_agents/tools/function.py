@@ -29,15 +29,16 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar, cast, overload
 
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 from typing_extensions import Unpack
 
-from flink_agents.errors import InvalidArguments, InvalidInput
+from flink_agents.errors import InjectionFailed, InvalidArguments, InvalidInput
 from flink_agents.tools.base import Body, Tool
 from flink_agents.tools.contextual import with_context
+from flink_agents.tools.injection import NEEDS_SECRET_TYPE, read_injections
 from flink_agents.tools.interruption import Interruption, choose_interruption, reconcile_by_name
 from flink_agents.tools.options import CallOptions, OptionKeywords, stated_by
-from flink_agents.tools.refusal import refusal
+from flink_agents.tools.refusal import json_type, refusal
 from flink_agents.tools.signature import Signature, describe, explain, read_signature, underlying
 from flink_agents.tools.specification import checked_name, own_copy, specify
 
@@ -88,6 +89,9 @@ def tool(function: Any = None, /, **options: Any) -> Any:
             ``attempts`` counts the first one too. Without ``on``, every ``Exception`` of the tool's own is worth
             another attempt, but no time-out.
         rate: how many bodies begin at most, per subtask: ``"50/s"``, ``"300/m"``, ``"1000/h"``.
+        inject: parameters that the job gives, hidden from the schema and never taken from a model:
+            ``{"tenant": {"from": "config", "key": "customer.tenant"}}``, or ``"from": "memory"`` for the memory of the
+            request's key. A value of the environment is a ``pydantic.SecretStr``.
 
     Raises:
         TypeError: for an option that does not exist.
@@ -146,7 +150,8 @@ class FunctionTool(Tool):
         self._function = function
         text, self._described = describe(function)
         # Filled here, so that a wrong signature is refused where the tool is declared.
-        self._signature = read_signature(function, named, self._described)
+        merged = asked.over(declared)
+        self._signature = read_signature(function, named, self._described, read_injections(named, merged.inject))
         interrupt, self._reconcile = choose_interruption(named, asked.interruption, declared.interruption, search_path)
         if self._reconcile is not None:
             self._reconciler = reconcile_by_name(named, self._reconcile, self._signature.names)
@@ -155,7 +160,7 @@ class FunctionTool(Tool):
             next((given for given in (description, declared.description) if given is not None), text),
             self._signature.parameters,
             function,
-            asked.over(declared),
+            merged,
             interrupt,
             search_path,
         )
@@ -186,6 +191,7 @@ class FunctionTool(Tool):
 
         Raises:
             InvalidArguments: names each field that does not fit, in at most 2 KiB; ``expected`` copies the schema.
+            InjectionFailed: where the job's own value is missing or does not fit.
         """
         try:
             values = self._validate(arguments)
@@ -219,9 +225,34 @@ class FunctionTool(Tool):
 
     @cached_property
     def _signature(self) -> Signature:
-        return read_signature(self._function, self.spec.name, self._described)
+        return read_signature(self._function, self.spec.name, self._described, self.spec.inject)
 
-    def _invalid(self, error: ValidationError) -> InvalidArguments:
+    def read_injected(self, name: str, value: Any) -> Any:
+        """Return ``value`` as the function gets it under the injected parameter ``name``. Any thread.
+
+        Raises:
+            InjectionFailed: if it does not fit the parameter's type; the message does not show it.
+        """
+        try:
+            return self._signature.given[name]({name: value})[name]
+        except ValidationError as error:
+            raise InjectionFailed(self._misfit(error) or "") from None
+
+    def _misfit(self, error: ValidationError) -> str | None:
+        for entry in error.errors(include_url=False, include_context=False):
+            if entry["loc"] and entry["loc"][0] in self.spec.inject:
+                name, came = entry["loc"][0], entry["input"]
+                is_wrong = isinstance(came, SecretStr) and entry["type"].endswith("_type")
+                secret = f"; {NEEDS_SECRET_TYPE}" if is_wrong else ""
+                told = f"{entry['msg']} (got {json_type(came)})" if entry["type"] != "missing" else "there is none"
+                return f"tool {self.spec.name!r}: the value for its injected parameter {name!r}: {told}{secret}"
+        return None
+
+    def _invalid(self, error: ValidationError) -> InvalidArguments | InjectionFailed:
+        # What the job gives and does not fit is no mistake of the model's, which it could not correct.
+        misfit = self._misfit(error) if self.spec.inject else None
+        if misfit is not None:
+            return InjectionFailed(misfit)
         expected = own_copy(self.spec.parameters)
         return InvalidArguments(explain(self.spec.name, error, expected["properties"]), expected)
 

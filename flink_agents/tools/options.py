@@ -9,18 +9,22 @@ from typing import Any, TypeAlias, cast
 
 from typing_extensions import TypedDict
 
-from flink_agents.options import Execution, OnInterrupt, Rate
+from flink_agents.options import Execution, Injection, OnInterrupt, Rate
 from flink_agents.retry import RetryPolicy
 from flink_agents.tools.base import ToolSpec
 from flink_agents.tools.interruption import Interruption, Reconciler
 
-__all__ = ["CallOptions", "Duration", "OptionKeywords", "Retry", "stated_by"]
+__all__ = ["CallOptions", "Duration", "Inject", "OptionKeywords", "Retry", "stated_by"]
 
 Duration: TypeAlias = "str | timedelta"
 """``"200ms"``, ``"5s"``, ``"10m"``, ``"2h"``, ``"1d"``, or a timedelta of whole milliseconds; never a bare number."""
 
 Retry: TypeAlias = "RetryPolicy | Mapping[str, Any]"
 """A policy, or what the job YAML says: ``{"attempts": 3, "initial": "200ms", "on": ["httpx.TransportError"]}``."""
+
+
+Inject: TypeAlias = "Mapping[str, Injection | Mapping[str, str]]"
+"""Parameters that the job gives: ``{"tenant": {"from": "config", "key": "tenant"}}``."""
 
 
 class OptionKeywords(TypedDict, total=False):
@@ -34,6 +38,7 @@ class OptionKeywords(TypedDict, total=False):
     deadline: Duration | None
     retry: Retry | None
     rate: Rate | str | None
+    inject: Inject | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +53,7 @@ class CallOptions:
     deadline: Duration | None = None
     retry: Retry | None = None
     rate: Rate | str | None = None
+    inject: Inject | None = None
 
     @property
     def interruption(self) -> Interruption:
@@ -66,10 +72,13 @@ class CallOptions:
     def over(self, weaker: CallOptions) -> CallOptions:
         """Return what holds of two places: option by option this one's word, else the weaker's.
 
-        ``retry`` is one option. ``on_interrupt`` and ``reconcile`` go together: see ``choose_interruption``.
+        ``retry`` is one option. ``on_interrupt`` and ``reconcile`` go together: see ``choose_interruption``. ``inject``
+        is merged parameter by parameter: none that the author hid comes into a model's hands by what a job says.
         """
         mine, theirs = self.keywords(), weaker.keywords()
         said = {name: value for name, value in mine.items() if value is not None}
+        if isinstance(self.inject, Mapping) and isinstance(weaker.inject, Mapping):
+            said["inject"] = {**weaker.inject, **self.inject}
         return CallOptions(**cast("OptionKeywords", {**theirs, **said}))
 
 
@@ -82,4 +91,5 @@ def stated_by(spec: ToolSpec) -> CallOptions:
         deadline=None if spec.deadline_ms is None else timedelta(milliseconds=spec.deadline_ms),
         retry=spec.retry,
         rate=spec.rate,
+        inject=spec.inject or None,
     )

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from flink_agents.errors import InvalidInput, UnknownTool
+from flink_agents.errors import InjectionFailed, InvalidInput, UnknownTool
+from flink_agents.options import InjectFrom
+from flink_agents.redaction import Redaction
 from flink_agents.tools.base import Tool, ToolSpec
 from flink_agents.tools.class_tools import class_tools
 from flink_agents.tools.function import FunctionTool
 from flink_agents.tools.imports import resolve
+from flink_agents.tools.injection import find, secrets_in
 from flink_agents.tools.options import CallOptions
 from flink_agents.tools.refusal import bounded, nearest
 from flink_agents.tools.schema_file import schema_tools
@@ -106,9 +109,24 @@ class ToolRegistry:
         """Return all names in the order of declaration."""
         return tuple(self._tools)
 
+    def tools(self) -> tuple[Tool, ...]:
+        """Return all tools in the order of declaration."""
+        return tuple(self._tools.values())
+
     def specs(self) -> tuple[ToolSpec, ...]:
         """Return all specifications in the order of declaration."""
         return tuple(tool.spec for tool in self._tools.values())
+
+    def redaction(self, config: Mapping[str, Any]) -> Redaction:
+        """Return what hides the secrets of a resolved configuration: its own, and what a tool takes as one."""
+        return Redaction([*secrets_in(config), *self._taken_secrets(config)])
+
+    def _taken_secrets(self, config: Mapping[str, Any]) -> Iterator[str]:
+        for tool in self._tools.values():
+            for name, injection in tool.spec.inject.items():
+                if injection.source is InjectFrom.CONFIG:
+                    with suppress(KeyError, InjectionFailed):
+                        yield from secrets_in(tool.read_injected(name, find(config, injection.key)))
 
     def open(self) -> None:
         """Open every tool. Task thread; where one fails, those before it are closed again.

@@ -3,7 +3,7 @@
 The schema decides alone: unlike a function tool, a field it does not mention is passed on unless it says
 ``additionalProperties: false``, and nothing is converted: ``"5"`` is no integer. ``5.0`` is one (JSON Schema says so).
 Defaults are told to the model but not filled in; the handler gets what was asked. A handler with a further parameter of
-type ``ToolContext`` gets the call's context there.
+type ``ToolContext`` gets the call's context there. What the job injects stands among the arguments.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing_extensions import Unpack
 from flink_agents.errors import InvalidArguments, InvalidInput
 from flink_agents.tools.base import Body, Tool
 from flink_agents.tools.contextual import arrange, context_parameters, with_context
+from flink_agents.tools.injection import read_injections
 from flink_agents.tools.interruption import Interruption, choose_interruption, reconcile_call
 from flink_agents.tools.options import CallOptions, OptionKeywords
 from flink_agents.tools.refusal import MAX_PROBLEMS, bounded, field_path, json_type, refusal
@@ -71,6 +72,7 @@ class SchemaTool(Tool):
         interrupt, self._reconcile = choose_interruption(name, asked.interruption, Interruption(), search_path)
         if self._reconcile is not None:
             self._reconciler = reconcile_call(name, self._reconcile)
+        parameters = _without(parameters, read_injections(name, asked.inject))
         self.spec = specify(name, description, parameters, handler, asked, interrupt, search_path)
         # Compiled here, so that a wrong schema is refused where the tool is declared.
         self._validator = _compile(name, self.spec.parameters)
@@ -100,6 +102,10 @@ class SchemaTool(Tool):
         return self._reconciler(self.spec.name, arguments)
 
     def _check(self, arguments: dict[str, Any]) -> None:
+        inject = self.spec.inject
+        if inject:
+            # What the job gives is no JSON of a model's: the schema knows nothing of it.
+            arguments = {name: value for name, value in arguments.items() if name not in inject}
         try:
             if self._is_valid(arguments):
                 return
@@ -215,6 +221,16 @@ def _read_entry(entry: Mapping[str, Any]) -> tuple[str, str, dict[str, Any]]:
         msg = f"tool {name!r}: arguments are always an object, but the schema says type {parameters['type']!r}"
         raise InvalidInput(msg)
     return name, description or "", parameters
+
+
+def _without(schema: Mapping[str, Any], hidden: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``schema`` without the parameters that the job gives."""
+    shown = dict(schema)
+    if isinstance(schema.get("properties"), dict):
+        shown["properties"] = {name: part for name, part in schema["properties"].items() if name not in hidden}
+    if isinstance(schema.get("required"), list):
+        shown["required"] = [name for name in schema["required"] if name not in hidden]
+    return shown
 
 
 def _compile(name: str, schema: Mapping[str, Any]) -> jsonschema_rs.Validator:

@@ -10,7 +10,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
 
 import docstring_parser
@@ -20,7 +20,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticCustomError
 from typing_extensions import NotRequired, TypedDict, Unpack
 
-from flink_agents.errors import InvalidInput
+from flink_agents.errors import InvalidInput, InvalidOption
 from flink_agents.scheduler.tool_context import ToolContext
 from flink_agents.tools.contextual import CONTEXT, is_context
 from flink_agents.tools.refusal import MAX_PROBLEMS, field_path, json_type, nearest, refusal
@@ -81,7 +81,8 @@ class Signature:
     ``parameters`` is the JSON Schema that a model sees. ``validate`` turns arguments into a fresh dict with every
     parameter in it, or raises pydantic's ``ValidationError``. ``positional`` are the parameters that Python takes by
     position only; ``validate_extras`` checks what only ``**kwargs`` takes, None if it takes anything. ``contexts`` are
-    the parameters that take the call's context: no part of the arguments.
+    the parameters that take the call's context: no part of the arguments. ``given`` are the parameters that the job
+    injects, each with what validates it alone: ``parameters`` does not show them.
     """
 
     parameters: dict[str, Any]
@@ -90,6 +91,7 @@ class Signature:
     positional: tuple[str, ...]
     validate_extras: Callable[[Any], dict[str, Any]] | None
     contexts: tuple[str, ...] = ()
+    given: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
 
     @property
     def is_plain(self) -> bool:
@@ -148,11 +150,16 @@ def explain(tool: str, error: ValidationError, fields: Iterable[str]) -> str:
     return refusal(tool, problems, error.error_count())
 
 
-def read_signature(function: Callable[..., Any], tool: str, described: Mapping[str, str]) -> Signature:
+def read_signature(
+    function: Callable[..., Any], tool: str, described: Mapping[str, str], given: Iterable[str] = ()
+) -> Signature:
     """Build the signature of ``function``; ``described`` are its parameters' descriptions, ``tool`` is for messages.
 
+    ``given`` are the parameters that the job injects: validated as the others are, and hidden from the schema.
+
     Raises:
-        InvalidInput: for ``*args``, a parameter without a type, or a type that has no JSON Schema.
+        InvalidInput: for ``*args``, a parameter without a type, a type that has no JSON Schema, or an injected
+            parameter that the function does not have.
     """
     fields: dict[str, Any] = {}
     positional: list[str] = []
@@ -174,8 +181,11 @@ def read_signature(function: Callable[..., Any], tool: str, described: Mapping[s
             fields[name] = _field(hint, parameter, described.get(name))
     if extras is not None:
         _refuse_ambiguity(function, tool, fields)
+    hidden = tuple(given)
+    for name in hidden:
+        _check_given(tool, name, fields)
     try:
-        return _compile(fields, tuple(positional), extras, tuple(contexts))
+        return _compile(fields, hidden, tuple(positional), extras, tuple(contexts))
     except Exception as error:
         # Its first line: the rest of pydantic's text speaks of settings that a tool's author does not have.
         reason = str(error).partition("\n")[0]
@@ -277,9 +287,26 @@ def _guarded(hint: Any) -> Any:
     return hint
 
 
-def _compile(fields: dict[str, Any], positional: tuple[str, ...], extras: Any, contexts: tuple[str, ...]) -> Signature:
-    adapter = _adapter(fields, "forbid" if extras is None else "allow")
-    schema = adapter.json_schema(schema_generator=_ToolJsonSchema)
+def _check_given(tool: str, name: str, fields: Mapping[str, Any]) -> None:
+    if name not in fields:
+        meant = nearest(name, fields)
+        msg = f"tool {tool!r}: inject.{name}: the function has no parameter {name!r}" + (
+            f"; did you mean {meant!r}?" if meant else ""
+        )
+        raise InvalidOption(msg, f"inject.{name}")
+    if _has_alias(fields[name]):
+        msg = f"tool {tool!r}: inject.{name}: a parameter with an alias cannot be injected"
+        raise InvalidOption(msg, f"inject.{name}")
+
+
+def _compile(
+    fields: dict[str, Any], hidden: tuple[str, ...], positional: tuple[str, ...], extras: Any, contexts: tuple[str, ...]
+) -> Signature:
+    extra = "forbid" if extras is None else "allow"
+    adapter = _adapter(fields, extra)
+    # Built without them, so that nothing of a hidden parameter's type is shown either.
+    shown = _adapter({name: hint for name, hint in fields.items() if name not in hidden}, extra) if hidden else adapter
+    schema = shown.json_schema(schema_generator=_ToolJsonSchema)
     validate_extras = None
     if extras is not None and extras is not Any:
         others = TypeAdapter[Any](cast("Any", types.GenericAlias(dict, (str, _guarded(extras)))))
@@ -297,6 +324,7 @@ def _compile(fields: dict[str, Any], positional: tuple[str, ...], extras: Any, c
         positional=positional,
         validate_extras=validate_extras,
         contexts=contexts,
+        given={name: _adapter({name: fields[name]}, "forbid").validator.validate_python for name in hidden},
     )
 
 
@@ -321,11 +349,15 @@ def _refuse_ambiguity(function: Callable[..., Any], tool: str, fields: Mapping[s
         msg = f"tool {tool!r}: a partial of a function with **kwargs would let a model override what the partial fixed"
         raise InvalidInput(msg)
     for name, hint in fields.items():
-        inner = get_args(hint)[0] if get_origin(hint) is NotRequired else hint
-        for entry in get_args(inner)[1:] if get_origin(inner) is Annotated else ():
-            if isinstance(entry, FieldInfo) and (entry.alias or entry.validation_alias):
-                msg = f"tool {tool!r}: parameter {name!r} has an alias, which cannot be combined with **kwargs"
-                raise InvalidInput(msg)
+        if _has_alias(hint):
+            msg = f"tool {tool!r}: parameter {name!r} has an alias, which cannot be combined with **kwargs"
+            raise InvalidInput(msg)
+
+
+def _has_alias(hint: Any) -> bool:
+    inner = get_args(hint)[0] if get_origin(hint) is NotRequired else hint
+    entries = get_args(inner)[1:] if get_origin(inner) is Annotated else ()
+    return any(isinstance(entry, FieldInfo) and bool(entry.alias or entry.validation_alias) for entry in entries)
 
 
 def _culprit(fields: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from flink_agents.errors import InvalidInput
 from flink_agents.options import Execution, OnInterrupt
 from flink_agents.tools.base import ToolSpec
 from flink_agents.tools.callables import is_async
+from flink_agents.tools.injection import read_injections
 from flink_agents.tools.options import CallOptions
 from flink_agents.tools.timing import read_timing
 
@@ -64,6 +65,7 @@ def specify(
         deadline_ms=timing.deadline_ms,
         retry=timing.retry,
         rate=timing.rate,
+        inject=read_injections(name, options.inject),
     )
 
 

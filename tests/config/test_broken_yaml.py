@@ -28,8 +28,8 @@ sink: {type: print}
 """
 
 TOP = (
-    "'version', 'name', 'source', 'key_by', 'tools', 'tool_calls', 'workers', 'limits', 'journal', 'sink', 'rejects' "
-    "or 'flink'"
+    "'version', 'name', 'source', 'key_by', 'tools', 'config', 'tool_calls', 'workers', 'limits', 'journal', 'sink', "
+    "'rejects' or 'flink'"
 )
 FOLDER_NAME = (
     "a name usable as a folder: letters, digits, '.', '_' and '-', starting with a letter or digit, 100 at most"
@@ -219,13 +219,13 @@ ENTRIES = [
         "\n  - {function: 'a:b', schema: t.json, name: x}",
         "5:39: tools.0.name: unknown key `name`; "
         "expected 'function', 'execution', 'max_concurrent', 'on_interrupt', 'reconcile', "
-        "'timeout', 'deadline', 'retry', 'rate' or 'schema'",
+        "'timeout', 'deadline', 'retry', 'rate', 'inject' or 'schema'",
     ),
     (
         "\n  - {function: 'a:b', max_concurent: 2}",
         "5:23: tools.0.max_concurent: unknown key `max_concurent`; "
         "expected 'function', 'execution', 'max_concurrent', 'on_interrupt', 'reconcile', "
-        "'timeout', 'deadline', 'retry', 'rate' or 'name'; "
+        "'timeout', 'deadline', 'retry', 'rate', 'inject' or 'name'; "
         "did you mean 'max_concurrent'?",
     ),
 ]

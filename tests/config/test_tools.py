@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -9,10 +11,13 @@ from pathlib import Path
 import pytest
 
 from flink_agents import RetryPolicy
+from flink_agents.cluster.resume import settings
 from flink_agents.config.build import PreparedJob, prepare
 from flink_agents.config.problems import ConfigErrors
 from flink_agents.config.schema import json_schema
-from flink_agents.options import Rate
+from flink_agents.options import InjectFrom, Injection, Rate
+from flink_agents.tools.formats import FORMATS
+from flink_agents.tools.injection import resolve_config
 from flink_agents.tools.registry import build_registry
 
 Write = Callable[..., str]
@@ -27,6 +32,7 @@ sink: {type: print}
 """
 
 TOOLS = """
+from pydantic import SecretStr
 from flink_agents import tool
 
 class Busy(Exception): ...
@@ -53,6 +59,16 @@ class Shop:
     @tool(on_interrupt="fail")
     def order(self, item: str) -> int:
         return 7
+
+def owned(order: str, tenant: str = "nobody", limit: int = 1) -> str:
+    return tenant
+
+def keyed(order: str, key: SecretStr) -> str:
+    return order
+
+@tool(inject={"tenant": {"from": "config", "key": "tenant"}})
+def hiding(order: str, tenant: str) -> str:
+    return tenant
 
 class Closed:
     def __init__(self, url): ...
@@ -202,3 +218,88 @@ def test_editors_are_told() -> None:
     assert definitions["Retry"]["required"] == ["attempts"]
     rate = definitions["FunctionToolConfig"]["properties"]["rate"]["anyOf"][0]
     assert rate == {"type": "string", "pattern": r"^[0-9]+ ?/ ?[smh]$"}
+
+
+INJECT = (
+    "owned\n    inject:\n      tenant: {from: config, key: customer.tenant}\n      limit: {from: memory, key: limit}\n"
+)
+
+
+def test_injection_and_the_job_s_configuration(prepared: Prepare) -> None:
+    made = prepared(INJECT + "config: {customer: {tenant: acme}, key: {env: NOT_SET_HERE}, list: [1, {env: OTHER}]}")
+    (spec,) = made.registry.specs()
+    assert spec.inject == {
+        "tenant": Injection(InjectFrom.CONFIG, "customer.tenant"),
+        "limit": Injection(InjectFrom.MEMORY, "limit"),
+    }
+    assert list(spec.parameters["properties"]) == ["order"]
+    assert made.options.config == {
+        "customer": {"tenant": "acme"},
+        "key": {"env": "NOT_SET_HERE"},
+        "list": [1, {"env": "OTHER"}],
+    }
+
+
+def test_a_value_of_the_environment_does_not_travel(
+    prepared: Prepare, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SHOP_KEY", "hunter22")
+    made = prepared("keyed\n    inject: {key: {from: config, key: shop.key}}\nconfig: {shop: {key: {env: SHOP_KEY}}}")
+    shown = [
+        pickle.dumps((made.options, made.tools, made.registry)).decode(errors="replace"),
+        repr((made, made.options, made.tools)),
+        made.config.model_dump_json(),
+        json.dumps(settings(made.config)),
+        json.dumps([FORMATS[name](spec) for spec in made.registry.specs() for name in FORMATS]),
+    ]
+    assert [text for text in shown if "hunter22" in text] == []
+    assert resolve_config(made.options.config, os.environ)["shop"]["key"].get_secret_value() == "hunter22"
+
+
+@pytest.mark.parametrize(
+    ("tool", "expected"),
+    [
+        (
+            "owned\n    inject: {tenant: {from: config, key: customer.tenant}}\nconfig: {customer: {tenat: acme}}",
+            "6:42: tools.0.inject.tenant.key: tool 'owned': inject.tenant: config has no 'customer.tenant'; did you "
+            "mean 'customer.tenat'?",
+        ),
+        (
+            "owned\n    inject: {tenat: {from: memory, key: t}}",
+            "6:21: tools.0.inject.tenat: tool 'owned': inject.tenat: the function has no parameter 'tenat'; did you me",
+        ),
+        (
+            "owned\n    inject: {limit: {from: config, key: limit}}\nconfig: {limit: many}",
+            "6:41: tools.0.inject.limit.key: tool 'owned': the value for its injected parameter 'limit': Input should",
+        ),
+        (
+            "owned\n    inject: {tenant: {from: config, key: t}}\nconfig: {t: {env: TENANT}}",
+            "6:42: tools.0.inject.tenant.key: tool 'owned': the value for its injected parameter 'tenant': Input",
+        ),
+        ("hiding", "5:15: tools.0.function: tool 'hiding': inject.tenant: config has no 'tenant'"),
+        (
+            "owned\n    inject: {tenant: {from: env, key: t}}",
+            "6:29: tools.0.inject.tenant.from: got text 'env'; expected",
+        ),
+        ("owned\n    inject: {tenant: {key: t}}", "6:22: tools.0.inject.tenant.from: is required, but missing"),
+        (
+            "owned\n    inject: {tenant: {from: memory, key: t, kye: t}}",
+            "6:45: tools.0.inject.tenant.kye: unknown key `kye`; ",
+        ),
+        ("owned\n    inject: {tenant: acme}", "6:22: tools.0.inject.tenant: got text 'acme'; expected a mapping"),
+        ("plain\nconfig: {a.b: 1}", "6:10: config.a.b: `a.b` cannot be part of a path; expected"),
+        (
+            "plain\nconfig: {a: {env: NAME, or: else}}",
+            "6:13: config.a: got a value (not shown); expected {env: NAME} alo",
+        ),
+        (
+            "plain\nconfig: {a: {env: sk-live-12345}}",
+            "6:13: config.a: got a value (not shown); expected {env: NAME} alon",
+        ),
+    ],
+)
+def test_what_is_wrong_with_an_injection(prepared: Prepare, tool: str, expected: str) -> None:
+    with pytest.raises(ConfigErrors) as caught:
+        prepared(tool)
+    assert str(caught.value.errors[0])[: len(expected) + 9] == f"job.yaml:{expected}"
+    assert "sk-live" not in str(caught.value)

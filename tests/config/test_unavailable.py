@@ -37,7 +37,6 @@ def error_of(job: Write, **parts: str) -> str:
 NOT_YET = "is not available in this version of flink-agents"
 
 CASES = [
-    ({"tool": ", inject: {tenant: {from: config, key: tenant}}"}, "5:23: tools.0.inject: `inject`"),
     ({"entry": "  - execute: {provider: local}\n"}, "7:5: tools.2.execute: `execute`"),
     ({"entry": "  - mcp: {command: x}\n"}, "7:5: tools.2.mcp: `mcp`"),
     ({"entry": "  - agent: m:a\n"}, "7:5: tools.2.agent: `agent`"),
@@ -45,7 +44,6 @@ CASES = [
     ({"sink": "{type: kafka, topic: t}"}, "7:14: sink.type: `type: kafka`"),
     ({"more": "rejects: {type: kafka}"}, "8:17: rejects.type: `type: kafka`"),
     ({"more": "agent: m:agent"}, "8:1: agent: `agent`"),
-    ({"more": "config: {tenant: acme, api_key: {env: API_KEY}}"}, "8:1: config: `config`"),
 ]
 
 
