@@ -15,7 +15,22 @@ PACKAGE = ROOT / "flink_agents"
 
 # Top row first. A folder's name stands for all modules in it; a longer name wins over a shorter one.
 LAYERS = [
-    ("values", ["errors", "options", "clock", "faults", "codec", "failures", "events", "records", "retry", "redaction", "units"]),
+    (
+        "values",
+        [
+            "errors",
+            "options",
+            "clock",
+            "faults",
+            "codec",
+            "failures",
+            "events",
+            "records",
+            "retry",
+            "redaction",
+            "units",
+        ],
+    ),
     ("durable", ["durable"]),
     ("scheduler", ["scheduler"]),
     ("authoring", ["context", "action", "agent", "durable_call", "tool_call", "tools", "chat", "subagents"]),
