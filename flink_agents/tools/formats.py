@@ -18,7 +18,7 @@ __all__ = ["FORMATS", "anthropic", "mcp", "openai", "to_format"]
 
 def openai(spec: ToolSpec) -> dict[str, Any]:
     """Return the entry of ``tools`` in a chat completion request."""
-    function = {"name": spec.name, "description": spec.description, "parameters": own_copy(spec.parameters)}
+    function = {"name": spec.name, "description": spec.description, "parameters": _object_schema(spec)}
     return {"type": "function", "function": function}
 
 
@@ -48,5 +48,5 @@ def to_format(specs: Iterable[ToolSpec], name: str) -> list[dict[str, Any]]:
 
 
 def _object_schema(spec: ToolSpec) -> dict[str, Any]:
-    # Both protocols require the type, which a schema of arguments may leave unsaid.
+    # All three require the type, which a schema of arguments may leave unsaid.
     return {"type": "object", **own_copy(spec.parameters)}
