@@ -6,14 +6,13 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from flink_agents.errors import Interrupted, InvalidInput
+from flink_agents.errors import InvalidInput
 from flink_agents.scheduler.attempt import CancellationToken
 from flink_agents.tools.execute.keeper import ProviderBroken, find_python
 from flink_agents.tools.execute.options import ProcessOptions
 from flink_agents.tools.execute.outputs import result_of
 from flink_agents.tools.execute.protocol import ExecuteRequest, ExecuteResult
 from flink_agents.tools.execute.supervised import Opened, SupervisedProvider, find_program
-from flink_agents.tools.execute.waiting import CANCELLED
 
 __all__ = ["RUNTIMES", "LocalProcess"]
 
@@ -70,7 +69,7 @@ class LocalProcess(SupervisedProvider):
             folder = opened.folders.enter(request.key)
             script = folder / f".call-{next(opened.numbers)}.{_SUFFIXES[request.runtime]}"
             try:
-                script.write_text(request.code, encoding="utf-8", newline="")
+                script.write_bytes(request.code.encode("utf-8", "surrogatepass"))
                 return self._run(opened, request, folder, script, token)
             finally:
                 with contextlib.suppress(OSError):
@@ -103,8 +102,6 @@ class LocalProcess(SupervisedProvider):
             withdraw()
             link.close()
         if frame is None or "killed" in frame.header:
-            if token.cancelled:
-                raise Interrupted(CANCELLED)
             raise ProviderBroken("the supervisor of the execution was killed")
         return result_of(frame)
 

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
-from flink_agents.errors import Interrupted, InvalidInput
+from flink_agents.errors import InvalidInput
 from flink_agents.scheduler.attempt import CancellationToken
 from flink_agents.tools.execute.keeper import Link, ProviderBroken, find_python
 from flink_agents.tools.execute.options import ProcessOptions
@@ -20,7 +20,7 @@ from flink_agents.tools.execute.protocol import ExecuteRequest, ExecuteResult
 from flink_agents.tools.execute.supervised import Opened, SupervisedProvider
 from flink_agents.tools.execute.supervision.frames import Frame
 from flink_agents.tools.execute.supervision.supervisor import READY_S
-from flink_agents.tools.execute.waiting import CANCELLED, Turns
+from flink_agents.tools.execute.waiting import Turns
 
 __all__ = ["JshellSession", "PythonSession", "SessionProvider"]
 
@@ -129,8 +129,6 @@ class SessionProvider(SupervisedProvider):
             frame = self._call(session, request, token)
         if frame is None or "killed" in frame.header:
             session.link.close()
-            if token.cancelled:
-                raise Interrupted(CANCELLED)
             raise ProviderBroken("the supervisor of the session was killed")
         if frame.header["ended"]:
             session.link.close()

@@ -96,8 +96,7 @@ class SupervisedProvider(ExecuteProvider):
     def begun(self, token: CancellationToken) -> Iterator[Opened]:
         """Have what an execution needs, opened at the first call if nobody did before.
 
-        A provider that is closed while the execution runs takes that from it: then it is a cancellation if one was
-        asked for.
+        What breaks once the token is set counts as the cancellation.
         """
         if token.cancelled:
             raise Interrupted(CANCELLED)
@@ -105,7 +104,12 @@ class SupervisedProvider(ExecuteProvider):
         opened = self._opened
         if opened is None:
             raise ProviderBroken("the provider was closed")
-        yield opened
+        try:
+            yield opened
+        except ProviderBroken as error:
+            if token.cancelled:
+                raise Interrupted(CANCELLED) from error
+            raise
 
     def environment(self, opened: Opened, folder: Path) -> dict[str, str]:
         """Return the environment of code whose working folder is ``folder``."""

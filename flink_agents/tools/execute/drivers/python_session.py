@@ -75,11 +75,11 @@ def _run(code: str, names: dict[str, Any], name: str) -> int:
             value = eval(compile(ast.Expression(last.value), name, "eval", dont_inherit=True), names)
             if value is not None:
                 names["_"] = value
-                print(repr(value))
+                sys.stdout.write(f"{value!r}\n")
     except SystemExit as ended:
         if ended.code is None or isinstance(ended.code, int):
             return int(ended.code or 0) & 0xFF
-        print(ended.code, file=sys.stderr)
+        sys.stderr.write(f"{ended.code}\n")
         return 1
     except BaseException as error:
         _show(error)
@@ -94,7 +94,7 @@ def _show(error: BaseException) -> None:
     try:
         traceback.print_exception(type(error), error, trace)
     except Exception:  # its own text cannot be made
-        print(type(error).__name__, file=sys.stderr)
+        sys.stderr.write(f"{type(error).__name__}\n")
 
 
 if __name__ == "__main__":
