@@ -99,6 +99,20 @@ def test_a_stop_while_the_last_calls_run_is_bounded(job: Job) -> None:
     assert "Traceback" not in job.stderr
 
 
+@pytest.mark.rule(51)
+def test_checkpoints_that_expire_while_the_last_calls_run_restart_nothing(job: Job) -> None:
+    """No checkpoint completes before the last calls have, however long they take."""
+    options = {**job.flink["options"], "execution.checkpointing.timeout": "1 s"}
+    job.write(job.request(1, "count", number=1, seconds=6.0), flink={**job.flink, "options": options})
+    code, out = job.run("--json")
+    assert code == 0, job.stderr
+    log = "".join(file.read_text(encoding="utf-8") for file in (job.run_folder / "logs").glob("*.log"))
+    assert log.count("expired before completing") >= 2
+    summary = json.loads(out[-1])
+    assert (summary["responses"], summary["restarts"], summary["reran"]) == (1, 0, 0)
+    assert job.ran() == [1]
+
+
 def test_a_second_ctrl_c_ends_at_once(job: Job) -> None:
     job.write(job.request(1, "nap", seconds=600))
     process = job.start("--json")

@@ -191,7 +191,7 @@ def test_stop_with_a_savepoint_resume_at_another_parallelism_and_drain(far: Far)
 
 
 @pytest.mark.flink
-@pytest.mark.rule(26, 50)
+@pytest.mark.rule(26)
 def test_two_jobs_side_by_side_with_one_journal(
     standalone: StandaloneCluster, tmp_path: Path, another_job: Callable[[Path], Job]
 ) -> None:
