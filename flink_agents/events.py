@@ -23,6 +23,8 @@ __all__ = [
     "ToolRequestEvent",
     "ToolResponseEvent",
     "reject_json",
+    "response_line",
+    "result_record",
 ]
 
 RECORD_LIMIT = 1024
@@ -174,17 +176,16 @@ class CallResult:
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as the response carries it, for orjson: the value is an ``orjson.Fragment``."""
-        text = self.value_text
-        return {
-            "position": self.position,
-            "call_id": self.call_id,
-            "tool": self.tool,
-            "status": self.status,
-            "error" if text is None else "value": self.error if text is None else codec.to_json(text),
-            "attempts": self.attempts,
-            "replayed": self.replayed,
-            "duration_ms": self.duration_ms,
-        }
+        return result_record(
+            self.position,
+            self.call_id,
+            self.tool,
+            self.value_text,
+            self.error,
+            self.attempts,
+            self.replayed,
+            self.duration_ms,
+        )
 
     def text(self) -> str:
         """Return what a model reads of this result: a string value as it is, everything else as JSON."""
@@ -271,17 +272,8 @@ class ToolResponseEvent:
 
     def to_json(self) -> str:
         """Return the response as one line of JSON, as the responses output carries it. Any thread."""
-        response: dict[str, Any] = {
-            "request_id": self.request_id,
-            "key": self.key,
-            "results": [result.to_json() for result in self.results],
-        }
-        if self.metadata is not MISSING:
-            response["metadata"] = self.metadata
-        try:
-            return orjson.dumps(response).decode()
-        except TypeError:
-            return orjson.dumps(_exact(response)).decode()
+        results = [result.to_json() for result in self.results]
+        return response_line(self.request_id, self.key, results, self.metadata)
 
 
 def _exact(tree: Any) -> Any:
@@ -297,6 +289,41 @@ def _exact(tree: Any) -> Any:
 
 def _fragment(tree: Any) -> orjson.Fragment:
     return orjson.Fragment(codec.dumps(tree))
+
+
+def response_line(request_id: str, key: Any, results: list[dict[str, Any]], metadata: Any) -> str:
+    """Return a response as one line of JSON, from the records of its results in their order. Any thread."""
+    response: dict[str, Any] = {"request_id": request_id, "key": key, "results": results}
+    if metadata is not MISSING:
+        response["metadata"] = metadata
+    try:
+        return orjson.dumps(response).decode()
+    except TypeError:
+        return orjson.dumps(_exact(response)).decode()
+
+
+def result_record(
+    position: int,
+    call_id: str | int | None,
+    tool: str,
+    value_text: str | None,
+    error: dict[str, Any] | None,
+    attempts: int,
+    replayed: bool,
+    duration_ms: int,
+) -> dict[str, Any]:
+    """Return one result as a response carries it, for orjson; the fields are those of ``CallResult``. Any thread."""
+    record: dict[str, Any] = {"position": position, "call_id": call_id, "tool": tool}
+    if value_text is None:
+        record["status"] = "failed"
+        record["error"] = error
+    else:
+        record["status"] = "succeeded"
+        record["value"] = codec.to_json(value_text)
+    record["attempts"] = attempts
+    record["replayed"] = replayed
+    record["duration_ms"] = duration_ms
+    return record
 
 
 def reject_json(reason: str, field: str | None, record: Any) -> str:

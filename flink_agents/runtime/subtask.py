@@ -19,6 +19,7 @@ from flink_agents.durable.store import WriteBehind
 from flink_agents.errors import RejectedRecord
 from flink_agents.faults import Fault, no_fault
 from flink_agents.options import OperatorOptions
+from flink_agents.runtime.inline import InlineRequests
 from flink_agents.runtime.program import AgentProgram, ToolCallProgram
 from flink_agents.runtime.turn import KeyActivity, Turn, TurnParts, content_digest, reject
 from flink_agents.scheduler.admission import Admission
@@ -103,6 +104,7 @@ class Subtask:
             ToolCallProgram(options.tool_calls, action) if agent is None else AgentProgram(agent, action),
             ContextParts(registry, options.limits, counters, has_journal=journal is not None),
             self._note_answered,
+            InlineRequests(registry, options, services) if agent is None else None,
             run_id,
             journal is not None and not journal.first_attempt,
         )

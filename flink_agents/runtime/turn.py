@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import perf_counter_ns
 from typing import Any
 
 from flink_agents import codec
@@ -20,8 +21,9 @@ from flink_agents.durable.memory import KeyMemory
 from flink_agents.durable.slot_log import SlotLog
 from flink_agents.durable.store import StateName, WriteBehind
 from flink_agents.errors import FrameworkFault, RejectedRecord, StateFormat
-from flink_agents.events import reject_json
+from flink_agents.events import ToolRequestEvent, reject_json
 from flink_agents.options import OperatorOptions
+from flink_agents.runtime.inline import InlineRequests
 from flink_agents.runtime.program import Program, Request
 from flink_agents.scheduler.call import Completion, RunningCall
 from flink_agents.scheduler.run import ActionRun, RunStatus
@@ -63,6 +65,7 @@ class TurnParts:
     program: Program
     context: ContextParts
     on_answered: Callable[[], None]
+    inline: InlineRequests | None = None
     run_id: str = ""
     look_up: bool = False
 
@@ -103,6 +106,8 @@ class KeyActivity:
         head, options = self.head, self._parts.options
         intake = head.next if number is None else number
         request = self._parts.program.read(record, options.key_by, intake, options.limits.record)
+        if number is None and not head.waiting and self._answer_here(request, intake, store, turn):
+            return
         self._store = store
         text = record if isinstance(record, str) else codec.dumps(record)
         head.take(number)
@@ -116,6 +121,28 @@ class KeyActivity:
             self._finish(store, turn)
         else:
             head.save(store)
+
+    def _answer_here(self, request: Request, intake: int, store: WriteBehind, turn: Turn) -> bool:
+        """Answer a request that needs no worker, if it is one: it is over before anything could have to be stored."""
+        parts = self._parts
+        if parts.inline is None or not isinstance(request, ToolRequestEvent):
+            return False
+        counters, began_ns = parts.services.counters, perf_counter_ns()
+        answer = parts.inline.answer(request, parts.run_id, self.key, intake)
+        if answer is None:
+            return False
+        head = self.head
+        head.take()
+        head.answer()
+        head.save(store)
+        turn.responses += answer.lines
+        if parts.options.statistics:
+            turn.statistics.append(answer.to_statistics())
+        counters.inc("requests")
+        counters.inc("responses")
+        counters.latency("request_ms", (perf_counter_ns() - began_ns) // 1_000_000)
+        parts.on_answered()
+        return True
 
     def resume(self, store: WriteBehind, turn: Turn) -> None:
         """Run the restored requests of the key: the active one from its top, its recorded slots answer at once."""

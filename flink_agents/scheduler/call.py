@@ -32,6 +32,7 @@ __all__ = [
     "Prepared",
     "RunningCall",
     "carried",
+    "closed",
     "conclude",
     "conclude_exception",
     "is_cancellation",
@@ -299,9 +300,14 @@ def conclude(call: RunningCall, value: Any, duration_ms: int) -> Completion:
 
 def carried(value: Any, result_limit: int) -> Succeeded:
     """Return the value as the codec writes it, in at most ``result_limit`` bytes. Raises what the codec raises."""
+    return Succeeded(codec.encode(closed(value), result_limit))
+
+
+def closed(value: Any) -> Any:
+    """Return the value; a coroutine, which the codec refuses and nothing would ever run, is closed first."""
     if type(value) is CoroutineType:
         value.close()
-    return Succeeded(codec.encode(value, result_limit))
+    return value
 
 
 def conclude_exception(call: RunningCall, exception: BaseException, duration_ms: int) -> Completion:
