@@ -23,6 +23,9 @@ from flink_agents.tools.execute.waiting import CANCELLED, Permits
 __all__ = ["Opened", "SupervisedProvider", "find_program"]
 
 
+_LIVE = ("_opened", "_closed", "_lock")
+
+
 def find_program(runtime: str, *names: str) -> str:
     """Return the first of ``names`` that is on the PATH.
 
@@ -58,6 +61,7 @@ class SupervisedProvider(ExecuteProvider):
     def __init__(self, options: ProcessOptions | None = None) -> None:
         self.options = options or ProcessOptions()
         self._opened: Opened | None = None
+        self._closed = False
         self._lock = threading.Lock()
 
     def open(self) -> None:
@@ -67,21 +71,26 @@ class SupervisedProvider(ExecuteProvider):
             InvalidInput: if a runtime is missing here, or the system does not allow what the options ask for.
         """
         with self._lock:
-            if self._opened is None:
-                self._check_system()
-                self.check_runtimes()
-                opened = Opened(self.options)
-                try:
-                    self._check_network(opened)
-                except BaseException:
-                    opened.keeper.close()
-                    raise
-                self._opened = opened
+            self._closed = False
+            self._open()
+
+    def _open(self) -> Opened:
+        if self._opened is None:
+            self._check_system()
+            self.check_runtimes()
+            opened = Opened(self.options)
+            try:
+                self._check_network(opened)
+            except BaseException:
+                opened.keeper.close()
+                raise
+            self._opened = opened
+        return self._opened
 
     def close(self) -> None:
         """Kill what runs and remove the working folders. Any thread; also twice."""
         with self._lock:
-            opened, self._opened = self._opened, None
+            opened, self._opened, self._closed = self._opened, None, True
         if opened is not None:
             opened.keeper.close()
 
@@ -96,15 +105,16 @@ class SupervisedProvider(ExecuteProvider):
     def begun(self, token: CancellationToken) -> Iterator[Opened]:
         """Have what an execution needs, opened at the first call if nobody did before.
 
+        A provider that was closed stays so: a left-over execution of a dead attempt must not open it again.
         What breaks once the token is set counts as the cancellation.
         """
         if token.cancelled:
             raise Interrupted(CANCELLED)
-        self.open()
-        opened = self._opened
-        if opened is None:
-            raise ProviderBroken("the provider was closed")
         try:
+            with self._lock:
+                if self._closed:
+                    raise ProviderBroken("the provider is closed")
+                opened = self._open()
             yield opened
         except ProviderBroken as error:
             if token.cancelled:
@@ -116,10 +126,10 @@ class SupervisedProvider(ExecuteProvider):
         return self.options.visible_environment(opened.keeper.home.name, str(folder), MARKER)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_opened", "_lock")}
+        return {name: value for name, value in self.__dict__.items() if name not in _LIVE}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _opened=None, _lock=threading.Lock())
+        self.__dict__.update(state, _opened=None, _closed=False, _lock=threading.Lock())
 
     @staticmethod
     def _check_system() -> None:

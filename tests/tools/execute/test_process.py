@@ -11,6 +11,7 @@ import threading
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -367,6 +368,9 @@ def test_it_can_be_opened_again_and_travels_unopened(process: LocalProcess) -> N
     again = pickle.loads(pickle.dumps(process))
     assert again._opened is None
     process.close()
+    with pytest.raises(ProviderBroken, match="is closed"):
+        run(process, "echo on")
+    process.open()
     assert run(process, "echo on").stdout == "on\n"
     assert run(again, "echo too").stdout == "too\n"
     again.close()
@@ -380,6 +384,6 @@ def test_no_thread_is_left(process: LocalProcess) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"time_limit_ms": 0}, {"output": 0}, {"permits": 0}, {"time_limit_ms": 70_000}])
-def test_wrong_options(wrong: dict[str, int]) -> None:
+def test_wrong_options(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="execute: "):
         ProcessOptions(**wrong)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 
@@ -38,6 +39,10 @@ class Holder:
         assert not self._thread.is_alive()
 
 
+def waiting(permits: Permits, count: int) -> bool:
+    return permits.waiting == count
+
+
 def test_first_come_first_served() -> None:
     permits = Permits(1)
     first = Holder(permits)
@@ -45,7 +50,7 @@ def test_first_come_first_served() -> None:
     others = []
     for count in range(1, 4):
         others.append(Holder(permits))
-        eventually(lambda count=count: permits.waiting == count)
+        eventually(partial(waiting, permits, count))
     first.end()
     for holder in others:
         assert holder.entered.wait(30)
@@ -78,7 +83,7 @@ def test_a_permit_that_comes_with_the_cancellation_is_given_back() -> None:
         first = Holder(permits)
         assert first.entered.wait(30)
         second = Holder(permits)
-        eventually(lambda permits=permits: permits.waiting == 1)
+        eventually(partial(waiting, permits, 1))
         canceller = threading.Thread(target=second.token.cancel)
         canceller.start()
         first.end()
