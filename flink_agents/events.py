@@ -57,7 +57,7 @@ class OutputEvent:
     output: Any
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, init=False)
 class ToolCall:
     """One call of a request, as it was asked for.
 
@@ -71,6 +71,10 @@ class ToolCall:
     call_id: str | int | None
     tool: str
     arguments: Any
+
+    def __init__(self, position: int, call_id: str | int | None, tool: str, arguments: Any) -> None:
+        # As in ``CallResult``: one is made for every call.
+        self.__dict__.update(position=position, call_id=call_id, tool=tool, arguments=arguments)
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,9 @@ class KeyedStore(Protocol):
         """Delete the value; nothing happens where nothing is stored."""
 
 
+_HEAD = (StateName.HEAD, "")
+
+
 class WriteBehind:
     """A view of one key's state that collects a turn's changes and writes the difference in ``flush``.
 
@@ -82,7 +85,13 @@ class WriteBehind:
 
     def flush(self) -> None:
         """Write the difference to the store. A failure leaves the turn unfinished: the task must fail."""
-        changes, self._changes = self._changes, {}
+        changes = self._changes
+        if len(changes) == 1 and (head := changes.get(_HEAD)) is not None:
+            # A request that was answered where it arrived changes nothing else.
+            changes.clear()
+            self._store.put(StateName.HEAD, "", head)
+            return
+        self._changes = {}
         self._inserted.clear()
         maps: dict[StateName, dict[str, str]] = {}
         for (name, field), value in changes.items():

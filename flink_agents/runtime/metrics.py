@@ -49,12 +49,14 @@ class FlinkCounters:
         if len(samples) < _HISTOGRAM_WINDOW:
             samples.append(round(ms))
 
-    def flush_if_due(self) -> None:
-        """Hand the sums to Flink, unless that was done moments ago."""
+    def flush_if_due(self) -> bool:
+        """Hand the sums to Flink, unless that was done moments ago; return whether it was done now."""
         now = monotonic_ms()
-        if now - self._flushed_ms >= FLUSH_EVERY_MS:
-            self._flushed_ms = now
-            self.flush()
+        if now - self._flushed_ms < FLUSH_EVERY_MS:
+            return False
+        self._flushed_ms = now
+        self.flush()
+        return True
 
     def flush(self) -> None:
         """Hand the sums to Flink now."""

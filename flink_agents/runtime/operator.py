@@ -121,6 +121,7 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
         self._keys = KeyContext(runtime_context)
         self._due: dict[str, None] = {}
         self._touched = False
+        self._is_armed = False
         self._wakeups: Wakeups = open_wakeups(runtime_context, self._keys, self._attempt)
         self._registry = registry
         # Flink does not call close() when a task fails. On a thread of its own: closing may take its time.
@@ -139,17 +140,22 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
         """Take a record in, begin what can begin, and wait a bounded time for room where too much is unanswered."""
         if self._attempt.interrupted:
             raise Interrupted(f"attempt {self._attempt.id} is over")
-        key: str = ctx.get_current_key()
         if not self._touched:
-            self._touch(key)
+            self._touch(ctx.get_current_key())
+        key = self._keys.current()
         view = WriteBehind(self._store)
         turn = self._subtask.intake(key, record, view)
         if turn.busy:
             self._keys.remember(key)
-        yield from self._carry_out(turn, view)
+        if turn.busy or turn.start or turn.rejects or turn.statistics or turn.wake:
+            yield from self._carry_out(turn, view)
+        else:
+            view.flush()
+            yield from turn.responses
         if self._due:
             yield from self._serve()
-        self._after_turn()
+        if self._has_work or not self._is_armed or self._counters.flush_if_due():
+            self._after_turn()
         if self._subtask.unanswered > self._options.limits.live_requests:
             yield from self._wait_for_room(key)
 
@@ -255,6 +261,8 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
         if self._journal is not None:
             self._journal.report(counters)
         counters.flush_if_due()
+        # With nothing under way, only what was counted since the last flush wants to be called back for.
+        self._is_armed = counters.due_ms is not None and not self._has_work
         self._wakeups.after_turn(
             has_work=self._has_work,
             alarm_ms=self._subtask.next_alarm_ms(),

@@ -33,6 +33,9 @@ from flink_agents.tools.registry import ToolRegistry
 
 __all__ = ["REJECT_KEY_PREFIX", "JournalPort", "Subtask"]
 
+IDLE_KEYS = 10_000
+"""So many keys without requests are remembered, those answered last; state is read for the others."""
+
 REJECT_KEY_PREFIX = "!"
 """Keys of records that have none: canonical JSON never begins with it, so no request can share such a key."""
 
@@ -110,6 +113,7 @@ class Subtask:
         )
         self._unmatched: dict[str, dict[str, list[int]]] = {}
         self._busy: dict[str, KeyActivity] = {}
+        self._idle: dict[str, KeyActivity] = {}
         self._inbox: dict[str, list[Completion]] = {}
         self._again: deque[str] = deque()
         self._alarms = Alarms(self._next_of)
@@ -125,8 +129,10 @@ class Subtask:
         activity = self._busy.get(key)
         restored = 0
         if activity is None:
-            activity = KeyActivity(key, Head.load(store), self._parts)
-            restored = activity.head.waiting
+            activity = self._idle.pop(key, None)
+            if activity is None:
+                activity = KeyActivity(key, Head.load(store), self._parts)
+                restored = activity.head.waiting
         try:
             if restored:
                 # Restored requests that nobody woke yet come first: they arrived first.
@@ -142,7 +148,7 @@ class Subtask:
         except BaseException:
             activity.close()
             raise
-        else:
+        if not activity.is_idle:
             self._busy[key] = activity
         self._end_turn(key, activity, turn)
         return turn
@@ -159,6 +165,8 @@ class Subtask:
             self._end_unheard(completions)
             for call in granted:
                 self._admission.withdraw(call)
+            if key in self._idle:
+                return turn
             activity = KeyActivity(key, Head.load(store), self._parts)
             if activity.is_idle:
                 return turn
@@ -208,6 +216,7 @@ class Subtask:
         for activity in self._busy.values():
             activity.close()
         self._busy.clear()
+        self._idle.clear()
 
     def _number(self, key: str, head: Head, record: str | dict[str, Any]) -> tuple[int | None, bool]:
         """Return the number of a record (None: the key's next one), and whether it had that before a restore.
@@ -233,6 +242,13 @@ class Subtask:
         if not numbers:
             del unmatched[content_digest(text)]
         return number, True
+
+    def _rest(self, key: str, activity: KeyActivity) -> None:
+        """Keep the head of a key that has become idle: its next request need not read it from state."""
+        idle = self._idle
+        idle[key] = activity
+        if len(idle) > IDLE_KEYS:
+            del idle[next(iter(idle))]
 
     def _drain(self) -> None:
         completions, inbox = self.attempt.completions, self._inbox
@@ -272,6 +288,7 @@ class Subtask:
         turn.busy = not activity.is_idle
         if not turn.busy:
             self._busy.pop(key, None)
+            self._rest(key, activity)
         elif (alarm_ms := activity.next_ms()) is not None:
             self._alarms.set(key, alarm_ms)
         if self._admission.waiting:
