@@ -21,13 +21,13 @@ from flink_agents.config.schema import (
     Journal,
     NoJournal,
     PostgresqlJournal,
-    Section,
     SqliteJournal,
     ToolCalls,
     WithJournal,
     Workers,
 )
 from flink_agents.config.schema import Limits as LimitsSection
+from flink_agents.config.section import Section
 from flink_agents.durable.journal.opening import JournalSpec, open_journal
 from flink_agents.durable.journal.rows import RunRow
 from flink_agents.errors import InvalidInput, RejectedRecord

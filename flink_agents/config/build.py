@@ -10,7 +10,7 @@ from flink_agents.config.loader import Loaded, read
 from flink_agents.config.places import check_places
 from flink_agents.config.problems import ConfigErrors
 from flink_agents.config.schema import FromEnvironment, JobConfig, Journal, PostgresqlJournal, SqliteJournal, ToolCalls
-from flink_agents.config.tools import Declared, declared_tools
+from flink_agents.config.tools import Declared, check_executes, declared_tools
 from flink_agents.durable.journal.opening import JournalSpec, JournalType
 from flink_agents.options import Limits, OperatorOptions, ToolCallOptions, WorkerOptions
 from flink_agents.tools.registry import ToolRegistry
@@ -51,7 +51,11 @@ def prepare(
     loaded = read(path, overrides, environ)
     if loaded.data is not None:
         check_places(loaded)
-    return prepare_loaded(loaded)
+    prepared = prepare_loaded(loaded)
+    check_executes(loaded.document, prepared.tools)
+    if loaded.document.errors:
+        raise ConfigErrors(loaded.document.errors)
+    return prepared
 
 
 def prepare_tools(

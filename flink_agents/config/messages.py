@@ -113,7 +113,7 @@ def _report_own(document: Document, path: YamlPath, value: Any, context: Mapping
 def _report_kind(document: Document, path: YamlPath, value: Any, context: Mapping[str, Any]) -> None:
     """A mapping whose kind cannot be told: `type` is missing or unknown, or a tool entry without a function."""
     kinds = re.findall(r"<(\w+)>", str(context.get("expected_tags", "")))
-    is_tool = bool(path) and path[0] == "tools"
+    is_tool = len(path) == 2 and path[0] == "tools"
     if isinstance(value, str) and path == ("journal",):
         _report_choice(document, path, value, [(kind, "") for kind in kinds])
         return

@@ -9,9 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, PrivateAttr, Tag, field_validator
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, PrivateAttr, Tag, field_validator
 
 from flink_agents.config.document import Document
+from flink_agents.config.execute import Execute
 from flink_agents.config.fields import (
     ConfigKey,
     ConfigValue,
@@ -34,12 +35,14 @@ from flink_agents.config.fields import (
     has_type,
     not_truth,
 )
+from flink_agents.config.section import Section
 from flink_agents.options import Execution, InjectFrom, Mode, OnInterrupt, OnMismatch
 from flink_agents.units import format_duration
 
 __all__ = [
     "Checkpoints",
     "ClassToolsConfig",
+    "ExecuteToolConfig",
     "Flink",
     "FromEnvironment",
     "FunctionToolConfig",
@@ -62,12 +65,6 @@ __all__ = [
     "Workers",
     "json_schema",
 ]
-
-
-class Section(BaseModel):
-    """A mapping of the job YAML."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=True)
 
 
 class JsonlSource(Section):
@@ -214,8 +211,22 @@ class ClassToolsConfig(ToolOptions, WithClass):
     """The methods of a class as tools; one instance for each subtask, opened and closed with the operator."""
 
 
+class WithExecute(Section):
+    """What has a provider that runs code."""
+
+    execute: Execute = Field(description="Runs code for a model: what runs it, and its bounds.")
+
+
+class ExecuteToolConfig(ToolOptions, WithExecute):
+    """A tool that runs code for a model."""
+
+    name: ToolName | None = given(None, "Name that a model uses, if it is not `execute`.")
+
+
 def _tool_kind(value: Any) -> str | None:
     if isinstance(value, dict):
+        if "execute" in value:
+            return "<execute>"
         if "schema" in value or "schema_path" in value:
             return "<schema>"
         if "class" in value or "cls" in value:
@@ -225,13 +236,16 @@ def _tool_kind(value: Any) -> str | None:
         return "<schema>"
     if isinstance(value, ClassToolsConfig):
         return "<class>"
+    if isinstance(value, ExecuteToolConfig):
+        return "<execute>"
     return "<function>" if isinstance(value, FunctionToolConfig) else None
 
 
 ToolConfig = Annotated[
     Annotated[FunctionToolConfig, Tag("<function>")]
     | Annotated[SchemaToolsConfig, Tag("<schema>")]
-    | Annotated[ClassToolsConfig, Tag("<class>")],
+    | Annotated[ClassToolsConfig, Tag("<class>")]
+    | Annotated[ExecuteToolConfig, Tag("<execute>")],
     Discriminator(_tool_kind),
 ]
 

@@ -12,10 +12,12 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from flink_agents.config.document import Document, YamlPath
+from flink_agents.config.execute import OwnExecute, provider_of
 from flink_agents.config.fields import FOLDER, ConfigKey, ConfigValue
 from flink_agents.config.loader import Loaded
 from flink_agents.config.schema import (
     ClassToolsConfig,
+    ExecuteToolConfig,
     FunctionToolConfig,
     Inject,
     Retry,
@@ -25,11 +27,13 @@ from flink_agents.config.schema import (
 from flink_agents.errors import InvalidInput, InvalidOption
 from flink_agents.options import Injection
 from flink_agents.tools.base import Tool
+from flink_agents.tools.execute.supervised import SupervisedProvider
 from flink_agents.tools.injection import unfit
 from flink_agents.tools.interruption import needing_journal
 from flink_agents.tools.options import CallOptions
 from flink_agents.tools.registry import (
     ClassDeclaration,
+    ExecuteDeclaration,
     FunctionDeclaration,
     SchemaDeclaration,
     build_registry,
@@ -37,9 +41,9 @@ from flink_agents.tools.registry import (
 )
 from flink_agents.tools.schema_file import SchemaTool, load_entries
 
-__all__ = ["Declared", "call_options", "declared_tools"]
+__all__ = ["Declared", "call_options", "check_executes", "declared_tools"]
 
-Declared = FunctionDeclaration | SchemaDeclaration | ClassDeclaration
+Declared = FunctionDeclaration | SchemaDeclaration | ClassDeclaration | ExecuteDeclaration
 
 HINT = re.compile(r"; did you mean '([^']*)'\?$")
 
@@ -50,7 +54,9 @@ def declared_tools(loaded: Loaded) -> tuple[tuple[Declared, ...], list[Tool]]:
     Imports the tool modules; their folder stays on ``sys.path``. Main thread.
     """
     entries = loaded.data.get("tools")
-    adapter: TypeAdapter[FunctionToolConfig | SchemaToolsConfig | ClassToolsConfig] = TypeAdapter(ToolConfig)
+    adapter: TypeAdapter[FunctionToolConfig | SchemaToolsConfig | ClassToolsConfig | ExecuteToolConfig] = TypeAdapter(
+        ToolConfig
+    )
     document = loaded.document
     declared: list[Declared] = []
     tools: list[Tool] = []
@@ -67,6 +73,9 @@ def declared_tools(loaded: Loaded) -> tuple[tuple[Declared, ...], list[Tool]]:
         elif isinstance(config, ClassToolsConfig):
             made = _built(document, path, config, ClassDeclaration(config.cls, **call_options(config).keywords()))
             at = (*path, "class")
+        elif isinstance(config, ExecuteToolConfig):
+            made = _built(document, path, config, _execute(config))
+            at = (*path, "execute" if config.name is None else "name")
         else:
             options = call_options(config).keywords()
             made = _built(document, path, config, FunctionDeclaration(config.function, config.name, **options))
@@ -78,6 +87,13 @@ def declared_tools(loaded: Loaded) -> tuple[tuple[Declared, ...], list[Tool]]:
             _check_injection(loaded, path, config, made[1])
             _check_names(document, at, made[1], named)
     return tuple(declared), tools
+
+
+def _execute(config: ExecuteToolConfig) -> ExecuteDeclaration:
+    options = call_options(config).keywords()
+    if isinstance(config.execute, OwnExecute):
+        return ExecuteDeclaration(config.execute.cls, config.execute.options, config.name, **options)
+    return ExecuteDeclaration(provider_of(config.execute), name=config.name, **options)
 
 
 def _built(
@@ -175,6 +191,8 @@ def _option_path(path: YamlPath, config: ToolConfig, error: InvalidInput) -> Yam
 
 
 def _code_path(path: YamlPath, config: ToolConfig) -> YamlPath:
+    if isinstance(config, ExecuteToolConfig):
+        return (*path, "execute", "class") if isinstance(config.execute, OwnExecute) else (*path, "execute")
     return (*path, "class" if isinstance(config, ClassToolsConfig) else "function")
 
 
@@ -201,6 +219,16 @@ def _check_injection(loaded: Loaded, path: YamlPath, config: ToolConfig, tools: 
                 reported.add(name)
                 is_said = config.inject is not None and name in config.inject
                 _report(loaded.document, (*path, "inject", name, "key") if is_said else _code_path(path, config), told)
+
+
+def check_executes(document: Document, declared: Sequence[Declared]) -> None:
+    """Report the execute tools that this machine cannot run, in the order of the entries, all of which are right."""
+    for index, entry in enumerate(declared):
+        if isinstance(entry, ExecuteDeclaration) and isinstance(entry.provider, SupervisedProvider):
+            try:
+                entry.provider.check_machine()
+            except InvalidInput as error:
+                _report(document, ("tools", index, "execute"), str(error))
 
 
 def _any_call(_tool: str, _arguments: dict[str, object]) -> None:

@@ -30,7 +30,6 @@ UNAVAILABLE: tuple[Unavailable, ...] = (
     # User-written actions.
     Unavailable("agent"),
     # Other kinds of tool.
-    Unavailable("tools.*.execute", whole=True),
     Unavailable("tools.*.mcp", whole=True),
     Unavailable("tools.*.agent", whole=True),
     # Connectors.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,6 +14,8 @@ from flink_agents.options import InjectFrom
 from flink_agents.redaction import Redaction
 from flink_agents.tools.base import Tool, ToolSpec
 from flink_agents.tools.class_tools import class_tools
+from flink_agents.tools.execute.protocol import ExecuteProvider
+from flink_agents.tools.execute.tool import ExecuteTool, made_provider
 from flink_agents.tools.function import FunctionTool
 from flink_agents.tools.imports import resolve
 from flink_agents.tools.injection import find, secrets_in
@@ -24,6 +26,7 @@ from flink_agents.tools.schema_file import schema_tools
 __all__ = [
     "ClassDeclaration",
     "Declaration",
+    "ExecuteDeclaration",
     "FunctionDeclaration",
     "SchemaDeclaration",
     "ToolRegistry",
@@ -70,7 +73,18 @@ class ClassDeclaration(CallOptions):
     cls: str | type
 
 
-Declaration: TypeAlias = Tool | Callable[..., Any] | str | FunctionDeclaration | SchemaDeclaration | ClassDeclaration
+@dataclass(frozen=True)
+class ExecuteDeclaration(CallOptions):
+    """A tool that runs code through a provider: a ready one, or ``module:Class`` with its keyword ``arguments``."""
+
+    provider: ExecuteProvider | str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    name: str | None = None
+
+
+Declaration: TypeAlias = (
+    Tool | Callable[..., Any] | str | FunctionDeclaration | SchemaDeclaration | ClassDeclaration | ExecuteDeclaration
+)
 """What ``build_registry`` makes tools of."""
 
 
@@ -177,7 +191,7 @@ def build_registry(tools: Sequence[Declaration], search_path: Sequence[str | Pat
     """Make a registry of whatever a job lists as its tools. Called once in each process, at open and by ``validate``.
 
     Args:
-        tools: ready tools, functions, references (``module:function``), and declarations of the three kinds.
+        tools: ready tools, functions, references (``module:function``), and declarations of the four kinds.
         search_path: folders in which references are looked up first.
 
     Raises:
@@ -194,6 +208,9 @@ def _make(declared: Declaration, search_path: Sequence[str | Path]) -> Iterable[
         return schema_tools(declared.entries, handler, search_path=search_path, **declared.keywords())
     if isinstance(declared, ClassDeclaration):
         return class_tools(_object(declared.cls, search_path), search_path, **declared.keywords())
+    if isinstance(declared, ExecuteDeclaration):
+        provider = made_provider(declared.provider, declared.arguments, search_path)
+        return [ExecuteTool(provider, name=declared.name, search_path=search_path, **declared.keywords())]
     if not isinstance(declared, FunctionDeclaration):
         declared = FunctionDeclaration(declared)
     function = _object(declared.function, search_path)

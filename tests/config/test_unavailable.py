@@ -37,7 +37,6 @@ def error_of(job: Write, **parts: str) -> str:
 NOT_YET = "is not available in this version of flink-agents"
 
 CASES = [
-    ({"entry": "  - execute: {provider: local}\n"}, "7:5: tools.2.execute: `execute`"),
     ({"entry": "  - mcp: {command: x}\n"}, "7:5: tools.2.mcp: `mcp`"),
     ({"entry": "  - agent: m:a\n"}, "7:5: tools.2.agent: `agent`"),
     ({"source": "{type: kafka, topic: t, bootstrap: b}"}, "2:16: source.type: `type: kafka`"),

@@ -47,7 +47,7 @@ class LocalProcess(SupervisedProvider):
     def runtimes(self) -> tuple[str, ...]:
         """The runtimes that were given, else those whose program is on this machine."""
         if self._runtimes is None:
-            self._runtimes = tuple(runtime for runtime in RUNTIMES if _is_present(runtime))
+            return tuple(runtime for runtime in RUNTIMES if _is_present(runtime))
         return self._runtimes
 
     def check_runtimes(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import shutil
 import sys
@@ -93,6 +94,18 @@ class SupervisedProvider(ExecuteProvider):
             opened, self._opened, self._closed = self._opened, None, True
         if opened is not None:
             opened.keeper.close()
+
+    def check_machine(self) -> None:
+        """Look whether everything that the options ask for is possible here, and leave nothing behind.
+
+        Raises:
+            InvalidInput: says what is not.
+        """
+        looked = copy.copy(self)
+        try:
+            looked.open()
+        finally:
+            looked.close()
 
     def check_runtimes(self) -> None:
         """Look whether the programs that the runtimes need are here.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,11 +19,12 @@ from flink_agents.tools.base import Body, Tool
 from flink_agents.tools.execute.protocol import ExecuteProvider, ExecuteRequest, ExecuteResult
 from flink_agents.tools.execute.waiting import CANCELLED
 from flink_agents.tools.function import FunctionTool
+from flink_agents.tools.imports import resolve
 from flink_agents.tools.options import CallOptions, OptionKeywords
 from flink_agents.tools.refusal import bounded, refusal
 from flink_agents.tools.specification import own_copy
 
-__all__ = ["ExecuteTool"]
+__all__ = ["ExecuteTool", "made_provider"]
 
 _MAX_SHOWN_BYTES = 60
 _DESCRIPTION = (
@@ -90,6 +91,10 @@ class ExecuteTool(Tool):
         """Close the provider. Any thread; also twice."""
         self.provider.close()
 
+    def read_injected(self, name: str, value: Any) -> Any:
+        """Return ``value`` as the injected parameter ``name`` takes it, as a function tool does."""
+        return self._function.read_injected(name, value)
+
     def prepare(self, arguments: dict[str, Any]) -> Body:
         """Validate ``arguments``. Task thread; not called on replay of a finished call.
 
@@ -133,6 +138,28 @@ class ExecuteTool(Tool):
 
     def __repr__(self) -> str:
         return f"ExecuteTool({self.spec.name!r}, {type(self.provider).__name__})"
+
+
+def made_provider(
+    provider: ExecuteProvider | str, arguments: Mapping[str, Any], search_path: Sequence[str | Path] = ()
+) -> ExecuteProvider:
+    """Return a provider, made of the class that ``module:Class`` names if it is no ready one.
+
+    Raises:
+        InvalidInput: if the class cannot be imported, does not take the arguments, or is of something else.
+    """
+    if not isinstance(provider, str):
+        return provider
+    cls = resolve(provider, search_path)
+    try:
+        made = cls(**arguments)
+    except Exception as error:
+        msg = f"{provider!r} cannot be made with {', '.join(arguments) or 'no options'}: {capture(error).message}"
+        raise InvalidInput(msg) from error
+    if not isinstance(made, ExecuteProvider):
+        msg = f"{provider!r} is no class of an ExecuteProvider"
+        raise InvalidInput(msg)
+    return made
 
 
 def _remade(
