@@ -35,7 +35,7 @@ LAYERS = [
     ("scheduler", ["scheduler"]),
     ("authoring", ["context", "action", "agent", "durable_call", "tool_call", "tools", "chat", "subagents"]),
     ("runtime", ["runtime"]),
-    ("job", ["config", "datastream", "job", "connectors", "cluster", "chaos", "cli"]),
+    ("job", ["config", "datastream", "travel", "job", "connectors", "cluster", "chaos", "cli"]),
 ]
 TESTING = "testing"
 TESTING_MAY_NOT_IMPORT = ("config", "cli", "job")
