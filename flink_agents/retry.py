@@ -94,8 +94,10 @@ def next_wait_ms(
 
 def _is_worth(policy: RetryPolicy, raised: type[BaseException]) -> bool:
     if policy.on is not None:
-        allowed = not issubclass(raised, CallError) or issubclass(raised, CallTimeout)
-        return allowed and issubclass(raised, policy.on)
+        if issubclass(raised, CallTimeout):
+            # A wider class such as OSError or Exception speaks of what the tool raises.
+            return any(issubclass(named, TimeoutError) and issubclass(raised, named) for named in policy.on)
+        return issubclass(raised, policy.on) and not issubclass(raised, CallError)
     return issubclass(raised, Exception) and not issubclass(raised, FlinkAgentsError)
 
 

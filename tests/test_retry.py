@@ -44,12 +44,17 @@ def test_what_is_worth_another_attempt_by_default() -> None:
         assert next_wait_ms(policy, end, 1) is None, end
 
 
+@pytest.mark.rule(39)
 def test_on_names_what_is_worth_it_and_timeout_error_includes_the_engines() -> None:
     policy = RetryPolicy(attempts=2, jitter=0, on=(OSError,))
     assert next_wait_ms(policy, ConnectionError(), 1) == 200
     assert next_wait_ms(policy, ValueError(), 1) is None
     assert next_wait_ms(RetryPolicy(attempts=2, jitter=0, on=(TimeoutError,)), CallTimeout("t"), 1) == 200
     assert next_wait_ms(RetryPolicy(attempts=2, on=(Exception,)), InvalidArguments("a"), 1) is None
+    # A wider class is said of what the tool raises: the engine's time-out has to be named.
+    for wider in (OSError, Exception):
+        assert next_wait_ms(RetryPolicy(attempts=2, on=(wider,)), TimeoutError("the tool's own"), 1) is not None
+        assert next_wait_ms(RetryPolicy(attempts=2, on=(wider,)), CallTimeout("t"), 1) is None
 
 
 @pytest.mark.parametrize(("after_s", "wait"), [(1.5, 1500), (0, 0), (-1, 0), (float("nan"), 0), (1e30, MAX_WAIT_MS)])

@@ -39,6 +39,7 @@ __all__ = [
     "is_fatal",
     "is_interruption",
     "run_body",
+    "says_cancelled",
 ]
 
 _CANCELLATIONS = (asyncio.CancelledError, concurrent.futures.CancelledError, Interrupted)
@@ -89,17 +90,20 @@ class RunningCall:
     ``admitted`` says that a worker was taken for it. What only some calls need (token, context, journal row) is made
     when it is asked for.
 
-    A body begins once (``try_begin``, on its worker) or is fenced before (``fence``, on the task thread): one of the
-    two wins, for good. What a fenced body returns reaches neither state nor journal.
+    A body begins once (``try_begin``, on its worker) or is forestalled (``forestall``, on the task thread): one of the
+    two wins, for good. What a fenced body returns reaches neither state nor journal. ``concluded``: its end is with
+    the journal, and what that records is what stands. ``stand_in`` is what runs in its place: its reconciler.
     """
 
     admitted = False
     in_flight = False
     fenced = False
+    concluded = False
     expired = False
     is_stray = False
     has_ended = False
     begun_ms: int | None = None
+    stand_in: RunningCall | None = None
     _token: CancellationToken | None = None
     _context: ToolContext | None = None
     _row: CallKey | None = None
@@ -181,12 +185,12 @@ class RunningCall:
         return None if timeout is None or self.begun_ms is None else self.begun_ms + timeout
 
     def remaining_s(self) -> float | None:
-        """Return the seconds until time-out or deadline, at least 0; None without either. Any thread."""
-        bounds = [at for at in (self.ends_ms, self._slot.until_ms or None) if at is not None]
+        """Return the seconds until time-out, deadline or the batch's, at least 0; None without any. Any thread."""
+        bounds = [at for at in (self.ends_ms, self._slot.until_ms, self._slot.batch_ms) if at]
         return max(0, min(bounds) - self._clock()) / 1000 if bounds else None
 
     def try_begin(self) -> bool:
-        """Return whether the body may begin now: not where it was fenced before. On the thread that runs it."""
+        """Return whether the body may begin now: not where it was forestalled. On the thread that runs it."""
         try:
             self._chance.pop()
         except IndexError:
@@ -195,26 +199,34 @@ class RunningCall:
         return True
 
     def fence(self) -> bool:
-        """Let nothing of this body reach state or journal any more; return whether it had begun. Task thread."""
+        """Let nothing of this body reach state or journal any more. Task thread.
+
+        Does nothing and returns False where its end is with the journal already.
+        """
         with _fencing:
-            self.fenced = True
+            self.fenced = not self.concluded
+        return self.fenced
+
+    def forestall(self) -> bool:
+        """Let the body never begin; return False where it has begun already. Task thread."""
         try:
             self._chance.pop()
         except IndexError:
-            return True
-        return False
+            return False
+        return True
 
-    def unless_fenced(self, step: Callable[[], None]) -> bool:
-        """Do ``step`` if the body is not fenced, before any later fence; return whether it was done. Any thread."""
+    def conclude(self, step: Callable[[], None]) -> bool:
+        """Do ``step``, which hands the body's end to the journal; return False if the body is fenced. Any thread."""
         with _fencing:
             if self.fenced:
                 return False
+            self.concluded = True
             step()
             return True
 
-    def set_attempts(self, attempts: int) -> None:
-        """Correct the number of this body by what the journal knows; all bodies before it are taken for failed."""
-        self.failed = max(self.failed, attempts - 1)
+    def set_attempts(self, attempts: int, failed: int) -> None:
+        """Correct the number of this body, and of those that failed before it, by what the journal knows."""
+        self.failed = max(self.failed, failed)
         self.attempts = attempts
         self.context.attempt = attempts
 
@@ -228,14 +240,16 @@ class RunningCall:
         other.prepared = self.prepared._replace(body=body, terms=other.terms)
         other.deliver = deliver
         other.admitted = self.admitted
+        self.stand_in = other
         return other
 
     def successor(self) -> RunningCall:
         """Return what stands for this call once its body is fenced: nothing has begun for it, no worker was taken."""
         other = copy.copy(self)
         other._chance = [True]
-        other.fenced = other.expired = other.admitted = other.in_flight = other.is_stray = other.has_ended = False
-        other.begun_ms = None
+        other.fenced = other.concluded = other.expired = False
+        other.admitted = other.in_flight = other.is_stray = other.has_ended = False
+        other.begun_ms = other.stand_in = None
         return other
 
 
@@ -277,6 +291,13 @@ def is_fatal(exception: BaseException) -> bool:
 def is_interruption(exception: BaseException, *, asked: bool) -> bool:
     """Whether a cancellation that the runtime asked for came back; one that nobody asked for is an ordinary failure."""
     return asked and is_cancellation(exception)
+
+
+def says_cancelled(completion: Completion) -> bool:
+    """Whether a body ended by a cancellation, also where a worker called that an ordinary failure."""
+    outcome = completion.outcome
+    exception = outcome.exception if type(outcome) is Failed else completion.exception
+    return exception is not None and is_cancellation(exception)
 
 
 def is_cancellation(exception: BaseException) -> bool:

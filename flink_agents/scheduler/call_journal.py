@@ -24,11 +24,11 @@ from flink_agents.durable.journal.operations import (
 )
 from flink_agents.durable.journal.rows import CallKey, RequestRow, StartAnswer, StartStatus
 from flink_agents.durable.outcome import Failed, Outcome
-from flink_agents.errors import CallTimeout, FatalAttempts, FrameworkFault, InDoubt, Interrupted, JournalLost
+from flink_agents.errors import FatalAttempts, FrameworkFault, InDoubt, Interrupted, JournalLost
 from flink_agents.failures import capture
 from flink_agents.options import Execution, OnInterrupt
 from flink_agents.scheduler.attempt import Attempt
-from flink_agents.scheduler.call import Completion, Ending, RunningCall
+from flink_agents.scheduler.call import Completion, Ending, RunningCall, says_cancelled
 from flink_agents.scheduler.workers import Workers
 
 __all__ = ["NOT_STARTED", "CallJournal", "NotStartedAnswer", "Writer"]
@@ -110,9 +110,11 @@ class CallJournal:
         for call in calls:
             call.deliver = self.finish
             if call.failed and call.failed == call.attempts - 1:
-                # Every body before this one is known to have failed, so nothing is in doubt; the count must survive.
-                again = StartAgain(call.row, self._attempt.id, call.attempts, self._clock())
-                self._submit(call, again, partial(self._may_begin, call))
+                # Every body that the slot knows of has failed; only a later checkpoint's would have known of others.
+                if call.look_up:
+                    self._submit(call, LookUp(call.row), partial(self._may_begin_again, call))
+                else:
+                    self._start_again(call)
             elif call.terms.on_interrupt is not OnInterrupt.RERUN:
                 self._submit(call, Start(call.row, self._attempt.id, self._clock()), partial(self._may_begin, call))
             elif call.look_up:
@@ -124,26 +126,25 @@ class CallJournal:
     def finish(self, completion: Completion) -> None:
         """Record how a body ended, then hand over what stands. Any thread."""
         call = completion.call
-        if completion.ending in (Ending.INTERRUPTED, Ending.RETRY):
+        stopped = call.expired and not call.concluded and says_cancelled(completion)
+        if stopped or completion.ending in (Ending.INTERRUPTED, Ending.RETRY):
             self._attempt.deliver(completion)
-        elif not call.unless_fenced(lambda: self._record(completion)):
+        elif not call.conclude(lambda: self._record(completion)):
             # Its call went on without it: a further body may be about to begin.
             self._attempt.deliver(completion)
 
     def look(self, call: RunningCall) -> None:
         """Ask for the outcome of a call that will not begin any more; ``Ending.ABSENT`` if there is none.
 
-        A call that an earlier attempt began and left without one has timed out.
+        The completion then counts the bodies that an earlier attempt began, as far as the journal knows.
         """
-        self._submit(call, LookUp(call.row), partial(self._looked, call))
+        call.conclude(lambda: self._submit(call, LookUp(call.row), partial(self._looked, call)))
 
     def _looked(self, call: RunningCall, answer: StartAnswer) -> None:
         if answer.status is StartStatus.TERMINAL:
             self._settle(call, answer)
         else:
-            began = answer.status is not StartStatus.FRESH
-            error = CallTimeout("its deadline passed while the job was down") if began else None
-            self._attempt.deliver(Completion(call, Ending.ABSENT, None, error, 0))
+            self._attempt.deliver(Completion(call, Ending.ABSENT, None, None, 0, attempts=answer.attempts))
 
     def _record(self, completion: Completion) -> None:
         call = completion.call
@@ -163,6 +164,19 @@ class CallJournal:
             is_ours = standing.attempt_id == self._attempt.id
             completion = completion._replace(outcome=standing.outcome, attempts=standing.attempts, recorded=not is_ours)
         self._attempt.deliver(completion)
+
+    def _start_again(self, call: RunningCall) -> None:
+        """Count a further body in the journal, then begin it: the count must survive."""
+        again = StartAgain(call.row, self._attempt.id, call.attempts, self._clock())
+        self._submit(call, again, partial(self._may_begin, call))
+
+    def _may_begin_again(self, call: RunningCall, answer: StartAnswer) -> None:
+        """Begin a further body, unless the journal knows of one that the restored slot does not: that is in doubt."""
+        is_known = answer.attempts < call.attempts or answer.attempt_id == self._attempt.id
+        if is_known and answer.status in (StartStatus.FRESH, StartStatus.IN_DOUBT):
+            self._start_again(call)
+        else:
+            self._may_begin(call, answer)
 
     def _may_begin(self, call: RunningCall, answer: StartAnswer) -> None:
         """Decide on the writer's thread what the journal's answer means for a call that is about to begin."""
@@ -185,15 +199,16 @@ class CallJournal:
             self._refuse(call, answer, InDoubt(_IN_DOUBT))
         elif on_interrupt is OnInterrupt.RECONCILE and call.prepared.reconcile is not None:
             # Its bodies never begin without a row, so the journal's count is exact; the slot has counted this look too.
-            call.set_attempts(answer.attempts)
+            call.set_attempts(answer.attempts, answer.attempts - 1)
             self._reconcile(call)
         else:
-            call.set_attempts(max(call.attempts, answer.attempts + 1))
+            # The last of them was cut off, which is no failure of its own.
+            call.set_attempts(max(call.attempts, answer.attempts + 1), answer.attempts - 1)
             self._workers.start([call])
 
     def _refuse(self, call: RunningCall, answer: StartAnswer, error: InDoubt | FatalAttempts) -> None:
         self._never_begins(call)
-        call.set_attempts(answer.attempts)
+        call.set_attempts(answer.attempts, answer.attempts - 1)
         self.finish(Completion(call, Ending.ENDED, Failed(capture(error), error), None, 0))
 
     def _settle(self, call: RunningCall, answer: StartAnswer) -> None:
@@ -218,11 +233,12 @@ class CallJournal:
     def _reconciled(self, call: RunningCall, completion: Completion) -> None:
         completion = completion._replace(call=call)
         outcome = completion.outcome
-        if isinstance(outcome, Failed) and type(outcome.exception) is _BodyNeverBegan:
-            call.set_attempts(call.attempts + 1)
-            again = StartAgain(call.row, self._attempt.id, call.attempts, self._clock())
+        if call.fenced:
+            self._attempt.deliver(completion)
+        elif isinstance(outcome, Failed) and type(outcome.exception) is _BodyNeverBegan:
+            call.set_attempts(call.attempts + 1, call.failed)
             # The reconciler gave the worker back; its body takes one anew and may exceed the pool by that one.
-            self._submit(call, again, partial(self._may_begin, call))
+            self._start_again(call)
         else:
             self.finish(completion)
 

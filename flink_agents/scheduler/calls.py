@@ -22,10 +22,10 @@ from flink_agents.scheduler.call import (
     RunningCall,
     carried,
     conclude_exception,
-    is_cancellation,
     is_fatal,
     is_interruption,
     run_body,
+    says_cancelled,
 )
 from flink_agents.scheduler.handles import CallOutcome, DurableFuture, SleepFuture, Wait
 from flink_agents.scheduler.services import Services
@@ -144,7 +144,7 @@ class ActionCalls:
                 continue
             if self._running.get(call.slot_index) is not call:
                 continue  # its slot was dropped by a mismatch: nobody asks for this outcome any more
-            if call.expired and _says_cancelled(completion):
+            if call.expired and not call.concluded and says_cancelled(completion):
                 continue  # stopped because its time is over, which is recorded as just that
             self._leave(call)
             if self._is_interrupted(completion):
@@ -314,10 +314,10 @@ class ActionCalls:
             self._fault("after:start")
 
     def _failed_for_now(self, completion: Completion) -> None:
-        """Wait before the next body; where the deadline comes before it, this failure was the call's last."""
+        """Wait before the next body; where a deadline comes before it, this failure was the call's last."""
         call, slot = completion.call, self.log[completion.call.slot_index]
         due_ms = self._services.clock() + completion.retry_ms
-        if slot.until_ms and due_ms >= slot.until_ms:
+        if any(0 < at_ms <= due_ms for at_ms in (slot.until_ms, slot.batch_ms)):
             self._ended(completion._replace(call=call.successor(), ending=Ending.ENDED))
             return
         slot.attempts = max(slot.attempts, call.attempts)
@@ -335,8 +335,10 @@ class ActionCalls:
         slot = self.log[index]
         if self._fault is not None:
             self._fault("before:recorded")
-        if slot.attempt_id == services.attempt.id:
-            slot.attempts = completion.attempts or call.attempts
+        if completion.attempts:
+            slot.attempts = completion.attempts
+        elif slot.attempt_id == services.attempt.id:
+            slot.attempts = call.attempts
         if completion.recorded:
             counters.inc("replayed")
         elif index in self._again and slot.attempts > 1:
@@ -367,7 +369,7 @@ class ActionCalls:
         """Whether a body ended because the runtime asked, also where a worker called that an ordinary failure."""
         if completion.ending is Ending.INTERRUPTED:
             return True
-        return self._services.attempt.interrupted and _says_cancelled(completion)
+        return self._services.attempt.interrupted and says_cancelled(completion)
 
     def _sleep(self, handle: SleepFuture, slot: Slot) -> None:
         if not slot.until_ms:
@@ -422,6 +424,7 @@ class ActionCalls:
         queued = {index: call for index in overdue if (call := self._queued.pop(index, None)) is not None}
         for call in queued.values():
             call.fence()
+            call.forestall()
             services.admission.forget(call)
             services.counters.inc("queued", -1)
         for call in running:
@@ -442,7 +445,7 @@ class ActionCalls:
         slot, call, handle = self.log[index], self._running.get(index), self._handles.get(index)
         if slot.status.is_terminal or handle is None or (call is None and due is Due.TIMEOUT):
             return  # the second look found its outcome, or a failure that is worth another attempt
-        if call is not None and not call.expired:
+        if call is not None and not call.fence():
             return  # its end is with the journal already: what that records is what stands
         self._paused.discard(index)
         if call is None:
@@ -451,22 +454,39 @@ class ActionCalls:
             self._stop(call, slot)
             call = call.successor()
         call.attempts = slot.attempts
+        journal = self._services.journal
         if type(handle) is SleepFuture:
-            self._leave_unrecorded(index, CallTimeout(_BATCH_OVER))
+            self._end_sleep(slot)
         elif slot.attempts:
             self._time_out(call, slot, due)
-        elif due is Due.DEADLINE:
-            self._fail(call, NotStarted("its deadline passed before a worker was free for it"))
+        elif journal is not None and call.look_up:
+            self._running[index] = call
+            journal.look(call)
         else:
-            self._not_begun(call, index)
+            self._not_begun(call, slot)
 
     def _stop(self, call: RunningCall, slot: Slot) -> None:
-        """Fence a body. One that had not begun never does; a thread's that goes on is a stray."""
+        """Leave a fenced body behind. One that had not begun never does; a thread's that goes on is a stray."""
         self._leave(call)
-        if not call.fence():
+        if call.forestall():
             self.log.unstart(slot)
-        elif call.terms.execution is not Execution.ASYNC and self._services.note_stray(call):
+            if call in self.started:
+                # It was to begin in this very turn: neither worker nor journal hears of it.
+                self.started.remove(call)
+                self._services.admission.withdraw(call)
+            if call.stand_in is None or call.stand_in.forestall():
+                return
+        body = call.stand_in or call
+        if body.terms.execution is not Execution.ASYNC and self._services.note_stray(body):
+            call.is_stray = True
             self._services.counters.inc("strays")
+
+    def _end_sleep(self, slot: Slot) -> None:
+        """End a sleep whose batch is over; one that was to end before that has ended, if only in a later life."""
+        if 0 < slot.until_ms <= slot.batch_ms:
+            self._awake(slot.index)
+        else:
+            self._leave_unrecorded(slot.index, CallTimeout(_BATCH_OVER))
 
     def _time_out(self, call: RunningCall, slot: Slot, due: Due) -> None:
         if due is Due.TIMEOUT:
@@ -481,23 +501,21 @@ class ActionCalls:
         else:
             self._failed_for_now(Completion(call, Ending.RETRY, failed, None, duration_ms, retry_ms=wait_ms))
 
-    def _not_begun(self, call: RunningCall, index: int) -> None:
-        """Give a call of an expired batch its outcome; an earlier attempt may have left one in the journal."""
-        journal = self._services.journal
-        if journal is not None and call.look_up:
-            self._running[index] = call
-            journal.look(call)
+    def _not_begun(self, call: RunningCall, slot: Slot) -> None:
+        """Give a call that never began its outcome. That of an expired batch is not recorded, that of its own is."""
+        if 0 < slot.until_ms <= self._services.clock():
+            self._fail(call, NotStarted("its deadline passed before a worker was free for it"))
         else:
-            self._leave_unrecorded(index, NotStarted(_NOT_BEGUN))
+            self._leave_unrecorded(slot.index, NotStarted(_NOT_BEGUN))
 
     def _absent(self, completion: Completion) -> None:
-        """Take the journal's word that a call of an expired batch has no outcome."""
-        call = completion.call
-        if completion.exception is not None:
-            error = completion.exception
-            self._ended(Completion(call.successor(), Ending.ENDED, Failed(capture(error), error), None, 0))
+        """Take the journal's word that a call which will not begin any more has no outcome."""
+        call, slot = completion.call.successor(), self.log[completion.call.slot_index]
+        if completion.attempts:
+            slot.attempts = call.attempts = completion.attempts
+            self._fail(call, CallTimeout("its deadline passed while the job was down"))
         else:
-            self._leave_unrecorded(call.slot_index, NotStarted(_NOT_BEGUN))
+            self._not_begun(call, slot)
 
     def _leave_unrecorded(self, index: int, error: CallError) -> None:
         """Settle a handle whose slot stays pending: nothing happened that a replay could contradict."""
@@ -507,10 +525,3 @@ class ActionCalls:
 def _asks_first(call: RunningCall) -> bool:
     """Whether the journal has to be asked before the body begins: then it runs on a worker's thread."""
     return call.look_up or call.terms.on_interrupt is not OnInterrupt.RERUN
-
-
-def _says_cancelled(completion: Completion) -> bool:
-    outcome = completion.outcome
-    if type(outcome) is Failed and outcome.exception is not None:
-        return is_cancellation(outcome.exception)
-    return completion.exception is not None and is_cancellation(completion.exception)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from flink_agents.options import Execution, OnInterrupt
+from flink_agents.options import Execution, OnInterrupt, Rate
+from flink_agents.retry import RetryPolicy
 from flink_agents.scheduler.call import Completion, RunningCall, conclude, conclude_exception
 from flink_agents.tools.base import Body, Tool, ToolSpec
 
@@ -58,14 +59,23 @@ class ControlledTool(Tool):
         max_concurrent: int | None = None,
         on_interrupt: OnInterrupt = OnInterrupt.RERUN,
         reconcile: Callable[[dict[str, Any]], Any] | None = None,
+        execution: Execution = Execution.THREAD,
+        timeout_ms: int | None = None,
+        deadline_ms: int | None = None,
+        retry: RetryPolicy | None = None,
+        rate: Rate | None = None,
     ) -> None:
         self.spec = ToolSpec(
             name=name,
             description=f"Controlled by a test: {name}",
             parameters={"type": "object"},
-            execution=Execution.THREAD,
+            execution=execution,
             max_concurrent=max_concurrent,
             on_interrupt=on_interrupt,
+            timeout_ms=timeout_ms,
+            deadline_ms=deadline_ms,
+            retry=retry,
+            rate=rate,
         )
         self._reconcile = reconcile
         self.running: list[HeldCall] = []

@@ -37,7 +37,9 @@ class StepWorkers(Workers):
             call.attempt.enter(call.token)
             body = call.prepared.body
             if isinstance(body, HeldBody):
-                call.try_begin()
+                if not call.try_begin():
+                    self._hand_over(_never_began(call), self.permits(call.terms.execution))
+                    continue
                 held = HeldCall(body.arguments, call, self._release(body, call))
                 body.tool.running.append(held)
                 body.tool.begun.append(held)
@@ -80,7 +82,7 @@ class StepWorkers(Workers):
         if self._runner is None:
             self._runner = _LoopRunner()
         if not call.try_begin():
-            return Completion(call, Ending.INTERRUPTED, None, Interrupted(), 0)
+            return _never_began(call)
         entered = running_call.set(call)
         try:
             value = self._runner.run(call.prepared.body())
@@ -89,6 +91,10 @@ class StepWorkers(Workers):
         finally:
             running_call.reset(entered)
         return conclude(call, value, 0)
+
+
+def _never_began(call: RunningCall) -> Completion:
+    return Completion(call, Ending.INTERRUPTED, None, Interrupted(), 0)
 
 
 class _LoopRunner:
