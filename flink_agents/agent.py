@@ -129,12 +129,20 @@ def resolve_agent(source: AgentSource, search_path: Sequence[str | Path] = ()) -
     """
     found = resolve(source, search_path) if isinstance(source, str) else source
     if isinstance(found, type) and issubclass(found, Agent):
-        found = found()
+        found = _made(found, source)
     if not isinstance(found, Agent):
-        msg = f"agent: {source!r} is {found!r}; expected an Agent or a class derived from it"
+        msg = f"{source!r} is {found!r}; expected an Agent or a class derived from it"
         raise InvalidInput(msg)
     found.actions()
     return found
+
+
+def _made(cls: type[Agent], source: AgentSource) -> Agent:
+    try:
+        return cls()
+    except Exception as error:
+        msg = f"making {cls.__qualname__} of {source!r} failed: {type(error).__name__}: {error}"
+        raise InvalidInput(msg) from error
 
 
 class Routes:

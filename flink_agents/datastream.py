@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 from pyflink.common import Types
 from pyflink.datastream import DataStream
 
+from flink_agents.agent import AgentSource, resolve_agent
 from flink_agents.clock import now_ms
 from flink_agents.config.build import journal_spec, tool_call_options
 from flink_agents.config.fields import ConfigKey, ConfigValue, JobName, KeyPath
@@ -40,6 +41,7 @@ from flink_agents.runtime.subtask import REJECT_KEY_PREFIX
 from flink_agents.tools.injection import unfit
 from flink_agents.tools.interruption import needing_journal
 from flink_agents.tools.registry import Declaration, build_registry
+from flink_agents.travel import resolve_types
 
 __all__ = ["OPERATOR_UID", "ToolCallStreams", "attach", "tool_calls"]
 
@@ -72,8 +74,15 @@ class _Options(WithJournal):
     config: dict[ConfigKey, ConfigValue] = Field(default_factory=dict)
 
 
-def tool_calls(stream: DataStream, *, key_by: str, tools: Sequence[Declaration], **options: Any) -> ToolCallStreams:
-    """Answer every request of a stream by running the tool calls in it.
+def tool_calls(
+    stream: DataStream,
+    *,
+    key_by: str,
+    tools: Sequence[Declaration] = (),
+    agent: AgentSource | None = None,
+    **options: Any,
+) -> ToolCallStreams:
+    """Answer every request of a stream by running the tool calls in it, or by the actions of an agent.
 
     Call it on the client, while the job is built; the tools run on the TaskManagers. Each request gets exactly one
     response; after a restore, calls whose outcome a checkpoint or the journal holds are not run again. The job must run
@@ -83,6 +92,8 @@ def tool_calls(stream: DataStream, *, key_by: str, tools: Sequence[Declaration],
         stream: requests, as JSON strings or as dicts.
         key_by: field of a request whose value is its key (dotted path allowed). One key's requests run in order.
         tools: functions, ``"module:function"`` texts, ready tools, or declarations of the registry.
+        agent: an ``Agent``, its class, or ``"module:object"`` of either: its actions take the records, and its tools
+            are there beside ``tools``. An agent in hand travels pickled; a reference is resolved on the TaskManager.
         options: ``tool_calls``, ``workers`` and ``limits``, each a dict with the names and units of the job YAML, such
             as ``limits={"intake_wait": "50ms"}``; ``journal`` likewise, none by default; and ``run_id``, which names
             the life of the job's state. Where it is left out, the job parameter ``flink-agents.run-id`` does, or a
@@ -100,10 +111,13 @@ def tool_calls(stream: DataStream, *, key_by: str, tools: Sequence[Declaration],
     except ValidationError as error:
         raise InvalidInput(_problems(error)) from None
     declared = tuple(tools)
-    if not declared:
+    if not declared and agent is None:
         raise InvalidInput("tools is empty: an operator without tools can answer nothing")
     # What can be said about a function in hand is said now, not when the job fails; a reference may only resolve there.
-    registry = build_registry([entry for entry in declared if not isinstance(entry, str)])
+    in_hand: list[Declaration] = [entry for entry in declared if not isinstance(entry, str)]
+    if agent is not None and not isinstance(agent, str):
+        in_hand += resolve_agent(agent).tools()
+    registry = build_registry(in_hand)
     for made in registry.tools():
         for _, told in unfit(made, checked.config):
             raise InvalidInput(told)
@@ -125,7 +139,7 @@ def tool_calls(stream: DataStream, *, key_by: str, tools: Sequence[Declaration],
         limits=Limits(**limits),
         config=checked.config,
     )
-    return attach(stream, operator_options, declared, journal=journal, run_id=run_id)
+    return attach(stream, operator_options, declared, journal=journal, run_id=run_id, agent=agent)
 
 
 def _register(journal: JournalSpec, run_id: str | None) -> None:
@@ -144,6 +158,7 @@ def attach(
     *,
     journal: JournalSpec | None = None,
     run_id: str | None = None,
+    agent: AgentSource | None = None,
 ) -> ToolCallStreams:
     """Put the operator behind a stream; what ``tool_calls`` and the job YAML are built on. Checks nothing.
 
@@ -151,7 +166,11 @@ def attach(
     run's row already; ``run_id`` None leaves it to the job parameter.
     """
     keyed = stream.key_by(_key_selector(options.key_by), key_type=Types.STRING())
-    operator = ToolCallOperator(options, tuple(tools), fault, journal, run_id)
+    declared = tuple(tools)
+    resolve_types(declared)
+    if agent is not None and not isinstance(agent, str):
+        resolve_types([agent if isinstance(agent, type) else type(agent)])
+    operator = ToolCallOperator(options, declared, fault, journal, run_id, agent)
     responses = keyed.process(operator, output_type=Types.STRING()).name("tool calls").uid(OPERATOR_UID)
     return ToolCallStreams(
         responses=responses,

@@ -60,7 +60,7 @@ def build(env: Any, prepared: PreparedJob, run: Run, *, marked_prints: bool = Fa
     env.get_config().set_global_job_parameters(parameters)
     requests = read_jsonl(env, config.source.path, follow=config.source.follow)
     options = replace(prepared.options, statistics=True)
-    streams = attach(requests, options, prepared.tools, fault, journal=prepared.journal)
+    streams = attach(requests, options, prepared.tools, fault, journal=prepared.journal, agent=prepared.config.agent)
     _write(streams.responses, config.sink, "responses", marked_prints)
     _write(streams.rejects, config.rejects, "rejects", marked_prints)
     write_jsonl_each_checkpoint(streams.statistics, run.statistics, name="statistics")

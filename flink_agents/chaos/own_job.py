@@ -69,9 +69,17 @@ def own_job(prepared: PreparedJob, work: WorkFolder) -> PreparedJob:
     run on a worker, because they are stretched there.
 
     Raises:
-        InvalidInput: if the job has no journal, without which a kill may run recorded calls again.
+        InvalidInput: if the job has no journal, without which a kill may run recorded calls again; or has an agent,
+            whose output nobody but its author can check.
     """
     config = prepared.config
+    if config.agent is not None:
+        msg = (
+            f"{config.place('agent')}: agent: chaos checks the responses of tool calls, and what an agent sends out is "
+            "its own affair: crash it in a test with flink_agents.testing.Harness(agent=...), or leave `agent` out "
+            "here to check the tools alone"
+        )
+        raise InvalidInput(msg)
     if prepared.journal is None:
         msg = (
             f"{config.place('journal')}: journal: chaos proves what a journal promises, and this job has none. "

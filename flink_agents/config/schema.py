@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, PrivateAttr, Tag, field_validator
+from pydantic_core import PydanticCustomError
 
 from flink_agents.config.document import Document
 from flink_agents.config.execute import Execute
@@ -420,7 +421,13 @@ class JobConfig(WithJournal):
         description="Field of a request whose value is its key (dotted path allowed); one key's requests run in order.",
         examples=["session_id"],
     )
-    tools: Annotated[list[ToolConfig], Field(min_length=1)] = Field(description="The tools a request may call.")
+    agent: FunctionReference | None = given(
+        None,
+        "module:object of an Agent, or of a class derived from it: its actions take the records, its tools are the "
+        "job's too.",
+        examples=["support_agent:Support"],
+    )
+    tools: list[ToolConfig] = given((), "The tools a request may call; may be left out where `agent` brings its own.")
     # Not in the repr: a value may be a secret although it need not be written here.
     config: dict[ConfigKey, ConfigValue] = given(
         {},
@@ -439,6 +446,15 @@ class JobConfig(WithJournal):
     model_config = ConfigDict(title="Job of flink-agents")
 
     _document: Document | None = PrivateAttr(default=None)
+
+    @field_validator("tools", mode="before")
+    @classmethod
+    def _some_or_an_agent(cls, value: Any, info: Any) -> Any:
+        if value in ((), []) and info.data.get("agent", "") is None:
+            # What was left out is the default, and no YAML has a tuple.
+            kind = "missing" if value == () else "too_short"
+            raise PydanticCustomError(kind, "is required", {"min_length": 1})
+        return list(value) if value == () else value
 
     @property
     def file(self) -> Path:
@@ -460,4 +476,8 @@ def json_schema() -> dict[str, Any]:
     schema = JobConfig.model_json_schema(by_alias=True)
     journal = schema["properties"]["journal"]
     journal["anyOf"] = [{"enum": ["none", "sqlite"]}, *journal.pop("oneOf")]
+    schema["anyOf"] = [
+        {"required": ["tools"], "properties": {"tools": {"minItems": 1}}},
+        {"required": ["agent"], "properties": {"agent": {"type": "string"}}},
+    ]
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$comment": "flink-agents schema", **schema}

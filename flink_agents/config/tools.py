@@ -11,9 +11,10 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from flink_agents.agent import resolve_agent
 from flink_agents.config.document import Document, YamlPath
 from flink_agents.config.execute import OwnExecute, provider_of
-from flink_agents.config.fields import FOLDER, ConfigKey, ConfigValue
+from flink_agents.config.fields import FOLDER, ConfigKey, ConfigValue, FunctionReference
 from flink_agents.config.loader import Loaded
 from flink_agents.config.schema import (
     ClassToolsConfig,
@@ -45,11 +46,12 @@ __all__ = ["Declared", "call_options", "check_executes", "declared_tools"]
 
 Declared = FunctionDeclaration | SchemaDeclaration | ClassDeclaration | ExecuteDeclaration
 
+_NO_JOURNAL = ("none", {"type": "none"})
 HINT = re.compile(r"; did you mean '([^']*)'\?$")
 
 
 def declared_tools(loaded: Loaded) -> tuple[tuple[Declared, ...], list[Tool]]:
-    """Make the tools of every entry that is right in itself; report what is wrong with the others to its document.
+    """Make the tools of every entry that is right in itself, and of the agent; report what is wrong with the others.
 
     Imports the tool modules; their folder stays on ``sys.path``. Main thread.
     """
@@ -86,7 +88,31 @@ def declared_tools(loaded: Loaded) -> tuple[tuple[Declared, ...], list[Tool]]:
             _check_journal(loaded, path, config, made[1])
             _check_injection(loaded, path, config, made[1])
             _check_names(document, at, made[1], named)
-    return tuple(declared), tools
+    return tuple(declared), [*tools, *_agent_tools(loaded, named)]
+
+
+def _agent_tools(loaded: Loaded, named: dict[str, YamlPath]) -> list[Tool]:
+    """Return the tools that the job's agent brings; report what is wrong with it or with one of them."""
+    document, path = loaded.document, ("agent",)
+    try:
+        reference = TypeAdapter(FunctionReference).validate_python(loaded.data.get("agent"))
+    except ValidationError:
+        return []
+    folders = [document.file.parent]
+    try:
+        tools = build_registry(resolve_agent(reference, folders).tools(), folders).tools()
+    except InvalidInput as error:
+        _report(document, path, str(error))
+        return []
+    if loaded.data.get("journal") in _NO_JOURNAL:
+        for spec in needing_journal(tool.spec for tool in tools)[:1]:
+            told = f"its tool {spec.name!r} says on_interrupt: {spec.on_interrupt.value}, and `journal` is none"
+            document.report(path, told, "a journal: sqlite, or postgresql")
+    if (values := _config(loaded)) is not None:
+        for told in dict.fromkeys(told for tool in tools for _, told in unfit(tool, values)):
+            _report(document, path, told)
+    _check_names(document, path, tools, named)
+    return list(tools)
 
 
 def _execute(config: ExecuteToolConfig) -> ExecuteDeclaration:
@@ -197,7 +223,7 @@ def _code_path(path: YamlPath, config: ToolConfig) -> YamlPath:
 
 
 def _check_journal(loaded: Loaded, path: YamlPath, config: ToolConfig, tools: Sequence[Tool]) -> None:
-    if loaded.data.get("journal") not in ("none", {"type": "none"}):
+    if loaded.data.get("journal") not in _NO_JOURNAL:
         return
     for spec in needing_journal(tool.spec for tool in tools)[:1]:
         # Where the YAML does not say it, the function's decorator does.
@@ -207,9 +233,7 @@ def _check_journal(loaded: Loaded, path: YamlPath, config: ToolConfig, tools: Se
 
 
 def _check_injection(loaded: Loaded, path: YamlPath, config: ToolConfig, tools: Sequence[Tool]) -> None:
-    try:
-        values = TypeAdapter(dict[ConfigKey, ConfigValue]).validate_python(loaded.data.get("config") or {})
-    except ValidationError:
+    if (values := _config(loaded)) is None:
         return
     reported: set[str] = set()
     for tool in tools:
@@ -229,6 +253,14 @@ def check_executes(document: Document, declared: Sequence[Declared]) -> None:
                 entry.provider.check_machine()
             except InvalidInput as error:
                 _report(document, ("tools", index, "execute"), str(error))
+
+
+def _config(loaded: Loaded) -> dict[str, Any] | None:
+    """Return the job's configuration, or None where it is wrong, which is reported elsewhere."""
+    try:
+        return TypeAdapter(dict[ConfigKey, ConfigValue]).validate_python(loaded.data.get("config") or {})
+    except ValidationError:
+        return None
 
 
 def _any_call(_tool: str, _arguments: dict[str, object]) -> None:

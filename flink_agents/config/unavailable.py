@@ -27,8 +27,6 @@ class Unavailable:
 
 
 UNAVAILABLE: tuple[Unavailable, ...] = (
-    # User-written actions.
-    Unavailable("agent"),
     # Other kinds of tool.
     Unavailable("tools.*.mcp", whole=True),
     Unavailable("tools.*.agent", whole=True),

@@ -14,6 +14,7 @@ from pyflink.common import Types
 from pyflink.datastream import OutputTag
 from pyflink.datastream.functions import KeyedProcessFunction
 
+from flink_agents.agent import AgentSource, resolve_agent
 from flink_agents.clock import monotonic_ms, now_ms
 from flink_agents.durable.journal.opening import JournalSpec
 from flink_agents.durable.store import WriteBehind
@@ -54,10 +55,11 @@ _NO_THREAD_MODE = (
 class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink has no types
     """Runs the tool calls of each record and emits one response for each; keyed by the canonical key text.
 
-    Pickled on the client, opened on the TaskManager: ``tools`` is what ``build_registry`` accepts and is resolved at
-    open. Every method runs on the task thread and none blocks it: a wait for room is bounded by
-    ``limits.intake_wait_ms``, and the drain at the end of input runs the task's mails while it waits. After a restore
-    each restored key is woken; nothing depends on ``close()``, which Flink does not call when a task fails.
+    Pickled on the client, opened on the TaskManager: ``tools`` is what ``build_registry`` accepts and ``agent`` what
+    ``resolve_agent`` does, and both are resolved at open. Every method runs on the task thread and none blocks it: a
+    wait for room is bounded by ``limits.intake_wait_ms``, and the drain at the end of input runs the task's mails while
+    it waits. After a restore each restored key is woken; nothing depends on ``close()``, which Flink does not call when
+    a task fails.
 
     ``run_id`` names the life of the job's state; where it is None, the job parameter ``flink-agents.run-id`` does, and
     without that (and a journal) a name drawn here, which lasts as long as this submission.
@@ -70,9 +72,11 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
         fault: Fault = no_fault,
         journal: JournalSpec | None = None,
         run_id: str | None = None,
+        agent: AgentSource | None = None,
     ) -> None:
         self._options = options
         self._tools = tuple(tools)
+        self._agent = agent
         self._fault = fault
         self._journal_spec = journal
         self._run_id = run_id
@@ -100,7 +104,8 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
         self._counters = FlinkCounters(runtime_context.get_metrics_group())
         self._workers = process_workers(options.workers, engine_part(self._fault))
         self._workers.serve(self._attempt)
-        registry = build_registry(self._tools, folders)
+        agent = None if self._agent is None else resolve_agent(self._agent, folders)
+        registry = build_registry([*self._tools, *(() if agent is None else agent.tools())], folders)
         run_id = self._run_id or job_parameter(runtime_context, RUN_ID_PARAMETER)
         self._journal = self._open_journal(runtime_context, registry, run_id)
         port = None if self._journal is None else self._journal.port
@@ -116,6 +121,7 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
             fault=engine_part(self._fault),
             run_id=run_id or self._drawn_id,
             journal=port if self._observer is None else self._observer.port(port),
+            agent=agent,
         )
         self._store = FlinkStore(runtime_context, options.limits.idle_key_ms)
         self._keys = KeyContext(runtime_context)

@@ -28,8 +28,8 @@ sink: {type: print}
 """
 
 TOP = (
-    "'version', 'name', 'source', 'key_by', 'tools', 'config', 'tool_calls', 'workers', 'limits', 'journal', 'sink', "
-    "'rejects' or 'flink'"
+    "'version', 'name', 'source', 'key_by', 'agent', 'tools', 'config', 'tool_calls', 'workers', 'limits', 'journal', "
+    "'sink', 'rejects' or 'flink'"
 )
 FOLDER_NAME = (
     "a name usable as a folder: letters, digits, '.', '_' and '-', starting with a letter or digit, 100 at most"

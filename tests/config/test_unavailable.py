@@ -42,7 +42,6 @@ CASES = [
     ({"source": "{type: kafka, topic: t, bootstrap: b}"}, "2:16: source.type: `type: kafka`"),
     ({"sink": "{type: kafka, topic: t}"}, "7:14: sink.type: `type: kafka`"),
     ({"more": "rejects: {type: kafka}"}, "8:17: rejects.type: `type: kafka`"),
-    ({"more": "agent: m:agent"}, "8:1: agent: `agent`"),
 ]
 
 
