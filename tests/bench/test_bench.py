@@ -48,3 +48,13 @@ def test_counting(monkeypatch: pytest.MonkeyPatch) -> None:
     assert measure.to_json()["samples"] == [3.0, None, 1.0, 2.0]
     assert measured("m", [math.nan], "", target=Target(1.0, at_least=True)).reached is None
     assert [percentile(range(1, 101), share) for share in (0.5, 0.99, 1.0)] == [50, 99, 100]
+
+
+def test_the_cell_about_arguments_measures_objects_of_a_kilobyte(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(COMMAND.parents[2]))
+    from flink_agents import FunctionTool
+    from tests.bench.arguments import ORDER, SIZE, passage_us, place_order
+
+    assert len(json.dumps(ORDER)) == SIZE
+    made = FunctionTool(place_order)
+    assert len(passage_us(made, ORDER, 3)) == len(passage_us(made, json.dumps(ORDER), 3)) == 3
