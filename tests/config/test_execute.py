@@ -14,6 +14,7 @@ from flink_agents.config.build import PreparedJob, prepare
 from flink_agents.config.loader import load
 from flink_agents.config.problems import ConfigErrors
 from flink_agents.config.remote import prepare_for_cluster
+from flink_agents.config.schema import ExecuteToolConfig
 from flink_agents.errors import InvalidInput
 from flink_agents.tools.execute import (
     ExecuteTool,
@@ -57,7 +58,8 @@ class Other: ...
 
 ALL = (
     "{type: process, runtimes: [python, shell], time_limit: 1s, max_time_limit: 2m, grace: 50ms, output: 1KiB, "
-    "permits: 3, environment: [PATH, LANG], cpu: 5s, memory: 64MiB, file_size: 1MiB, network: false, folder: /var/tmp, idle: 1h}"
+    "permits: 3, environment: [PATH, LANG], cpu: 5s, memory: 64MiB, file_size: 1MiB, network: false, "
+    "folder: /var/tmp, idle: 1h}"
 )
 
 
@@ -112,7 +114,7 @@ def test_sessions(job: Write, kind: str, cls: type[SessionProvider]) -> None:
     text = TEXT.replace("EXECUTE", f"{{type: {kind}, sessions: 2, idle: 5s}}").replace("requests.jsonl", "/r.jsonl")
     provider = tool_of(prepare_for_cluster(job(text))).provider
     assert type(provider) is cls
-    assert (provider.sessions, provider.options.idle_ms) == (2, 5000)  # type: ignore[attr-defined]
+    assert (provider.sessions, provider.options.idle_ms) == (2, 5000)
 
 
 def test_none(prepared: Callable[[str], PreparedJob]) -> None:
@@ -183,7 +185,7 @@ def test_looking_leaves_nothing_behind(prepared: Callable[[str], PreparedJob], t
 
 def test_the_yaml_alone_imports_nothing(job: Write) -> None:
     text = TEXT.replace("EXECUTE", "{type: provider, class: 'nowhere:Sandbox'}")
-    assert load(job(text)).tools[0].name is None
+    assert isinstance(load(job(text)).tools[0], ExecuteToolConfig)
 
 
 def test_a_declaration_in_a_program() -> None:

@@ -9,7 +9,7 @@ import time
 from abc import abstractmethod
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from flink_agents.errors import InvalidInput
 from flink_agents.scheduler.attempt import CancellationToken
@@ -46,6 +46,7 @@ class _Sessions:
         self._idle_s = idle_s
         self._lock = threading.Lock()
         self._idle: OrderedDict[str, _Session] = OrderedDict()
+        self._closed = False
 
     def take(self, key: str) -> _Session | None:
         """Take the session of a key, for the time of a call."""
@@ -60,11 +61,20 @@ class _Sessions:
             self._idle[key] = session
             while self._idle:
                 oldest = next(iter(self._idle))
-                if len(self._idle) <= self._kept and self._idle[oldest].used_s + self._idle_s > now:
+                is_kept = len(self._idle) <= self._kept and self._idle[oldest].used_s + self._idle_s > now
+                if is_kept and not self._closed:
                     break
                 closing.append(self._idle.pop(oldest))
         for old in closing:
             old.link.close()
+
+    def close(self) -> None:
+        """Close the idle sessions, and the others when their calls end."""
+        with self._lock:
+            self._closed = True
+            closing, self._idle = list(self._idle.values()), OrderedDict()
+        for session in closing:
+            session.link.close()
 
 
 class SessionProvider(SupervisedProvider):
@@ -113,10 +123,10 @@ class SessionProvider(SupervisedProvider):
 
     def _sessions_of(self, opened: Opened) -> _Sessions:
         with self._lock:
-            if opened.sessions is None:
-                opened.sessions = _Sessions(self.sessions, self.options.idle_ms / 1000)
-            found: _Sessions = opened.sessions
-            return found
+            if opened.beside is None:
+                opened.beside = _Sessions(self.sessions, self.options.idle_ms / 1000)
+            found: Any = opened.beside
+            return cast("_Sessions", found)
 
     def _in_session(
         self, opened: Opened, sessions: _Sessions, request: ExecuteRequest, folder: Path, token: CancellationToken

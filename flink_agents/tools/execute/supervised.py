@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from flink_agents.errors import Interrupted, InvalidInput
 from flink_agents.scheduler.attempt import CancellationToken
@@ -41,15 +41,28 @@ def find_program(runtime: str, *names: str) -> str:
     raise InvalidInput(msg)
 
 
+class _Closeable(Protocol):
+    """What a kind of provider has beside the rest."""
+
+    def close(self) -> None:
+        """Release it."""
+
+
 class Opened:
-    """What exists between ``open`` and ``close``."""
+    """What exists between ``open`` and ``close``. ``beside`` is what a kind of provider adds."""
 
     def __init__(self, options: ProcessOptions) -> None:
         self.keeper = Keeper(options.folder)
         self.permits = Permits(options.permits)
         self.folders = KeyFolders(self.keeper.home.path, options.idle_ms / 1000)
         self.numbers = itertools.count(1)
-        self.sessions: Any = None
+        self.beside: _Closeable | None = None
+
+    def close(self) -> None:
+        """End and remove all of it."""
+        if self.beside is not None:
+            self.beside.close()
+        self.keeper.close()
 
 
 class SupervisedProvider(ExecuteProvider):
@@ -93,7 +106,7 @@ class SupervisedProvider(ExecuteProvider):
         with self._lock:
             opened, self._opened, self._closed = self._opened, None, True
         if opened is not None:
-            opened.keeper.close()
+            opened.close()
 
     def check_machine(self) -> None:
         """Look whether everything that the options ask for is possible here, and leave nothing behind.

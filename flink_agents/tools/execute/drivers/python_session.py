@@ -26,6 +26,7 @@ def main() -> None:
     for fd in (asks, tells):
         os.set_inheritable(fd, False)
     own = os.getpid()
+    outputs = [os.dup(fd) for fd in (1, 2)]
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
     sys.argv = [""]
@@ -35,18 +36,24 @@ def main() -> None:
     while (call := _read(stream)) is not None:
         number, code, stdin = call
         sys.stdin = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8", errors="backslashreplace")
-        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+        sys.stdout, sys.stderr = (_writer(kept, fd) for fd, kept in enumerate(outputs, start=1))
         exit_code = _run(code, module.__dict__, f"<call {number}>")
         if os.getpid() != own:
             # A copy that the code made and that came back here: calls are not its business.
             os._exit(0)
         for output in (sys.stdout, sys.stderr):
             try:
-                if output is not None:
-                    output.flush()
-            except Exception:  # the code closed it; there is nothing left to show
-                exit_code = exit_code or 1
+                output.flush()
+            except Exception:  # the code closed it, or put something else in its place
+                continue
         os.write(tells, TOLD.pack(number, exit_code))
+
+
+def _writer(kept: int, fd: int) -> io.TextIOWrapper:
+    """Return an output of one call, whatever the one before did to its own. Unbuffered: a time-out loses nothing."""
+    os.dup2(kept, fd)
+    raw: Any = io.FileIO(fd, "w", closefd=False)
+    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", write_through=True)
 
 
 def _read(stream: BinaryIO) -> tuple[int, str, bytes] | None:
