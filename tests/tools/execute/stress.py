@@ -56,7 +56,7 @@ def main() -> int:
         what, how, busy = kind.split()
         began = time.monotonic()
         with tempfile.TemporaryDirectory() as folder, load(busy == "loaded"):
-            options = ProcessOptions(folder=folder, permits=3, time_limit_ms=600_000, grace_ms=600_000)
+            options = ProcessOptions(folder=folder, permits=3, time_limit_ms=60_000, grace_ms=600_000)
             provider = LocalProcess(["shell"], options) if what == "process" else PythonSession(options)
             repetitions = Repetitions(provider, how, asked.seed * 1000 + place)
             try:
