@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,9 @@ import pytest
 from flink_agents.config.loader import load
 from flink_agents.config.schema import json_schema
 from flink_agents.records import parse_request
+from flink_agents.scheduler.attempt import CancellationToken
 from flink_agents.testing import Harness, tool_request
+from flink_agents.tools.execute import ExecuteRequest, ExecuteTool
 from flink_agents.tools.registry import build_registry
 
 README = (Path(__file__).resolve().parent.parent / "README.md").read_text(encoding="utf-8")
@@ -125,6 +129,26 @@ def test_the_reconciled_tool_is_one() -> None:
         assert harness.results()[0]["value"] == "5 from a"
     assert body is not None
     assert made.spec.on_interrupt.value == "reconcile"
+
+
+def test_the_provider_example_runs_code_and_can_be_cancelled(tmp_path: Path) -> None:
+    names: dict[str, Any] = {}
+    exec(block_with("python", "class ReadOnlySql"), names)
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as database, database:
+        database.execute("CREATE TABLE orders AS SELECT 'kettle' AS item")
+    provider = names["ReadOnlySql"](str(tmp_path / "shop.db"))
+    asked = [{"runtime": "sql", "code": code} for code in ("SELECT item FROM orders", "DROP TABLE orders")]
+    with Harness([ExecuteTool(provider)]) as harness:
+        harness.send(tool_request("k", *(("execute", arguments) for arguments in asked)))
+        harness.run()
+        read, written = (result["value"] for result in harness.results())
+    assert (read["exit_code"], read["stdout"]) == (0, "('kettle',)")
+    assert (written["exit_code"], written["stderr"]) == (1, "attempt to write a readonly database")
+    token = CancellationToken()
+    token.cancel()
+    endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT max(x) FROM n"
+    with pytest.raises(sqlite3.OperationalError, match="interrupted"):
+        provider.execute(ExecuteRequest("sql", endless, '"k"'), token)
 
 
 @pytest.mark.flink
