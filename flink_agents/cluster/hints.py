@@ -37,6 +37,11 @@ HINTS = (
         "opt/flink-python-*.jar into lib/ of every TaskManager and start them again, as `flink-agents cluster` does.",
     ),
     (
+        r"Checkpoint expired before completing",
+        "A stop that drains waits for all calls within the time of one checkpoint: stop without --drain, or give it "
+        "more by `execution.checkpointing.timeout` in flink.options.",
+    ),
+    (
         r"NoResourceAvailableException|Could not acquire the minimum required resources",
         "Too few free slots: stop another job, start more TaskManagers, or lower flink.parallelism.",
     ),

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 
 from flink_agents.cluster.causes import Cause, root_cause
+from flink_agents.cluster.hints import hint
 from flink_agents.errors import ClusterFault, JobNotFound
 
 __all__ = ["TERMINAL", "FlinkRest", "JobReport"]
@@ -237,8 +238,9 @@ class FlinkRest:
         operation = answer["operation"]
         if "location" in operation:
             return str(operation["location"])
-        cause = root_cause(operation.get("failure-cause", {}).get("stack-trace", ""))
-        msg = f"the savepoint of job {job_id} failed: {cause.summary}"
+        trace = operation.get("failure-cause", {}).get("stack-trace", "")
+        advice = hint(trace)
+        msg = f"the savepoint of job {job_id} failed: {root_cause(trace).summary}" + (f"\n{advice}" if advice else "")
         raise ClusterFault(msg)
 
     def _newest_failure(self, job_id: str) -> Mapping[str, Any]:

@@ -31,6 +31,7 @@ PATH_IS_WRONG = "bin first on the PATH of every TaskManager"
         ("java.lang.NoSuchFieldException: loadedLibraryNames", "into lib/ of every TaskManager"),
         ("NoResourceAvailableException: Could not acquire the minimum required resources.", "Too few free slots"),
         ("AttributeError: Can't get attribute 'X' on <module 'flink_agents.options' from 'a'>", "another release"),
+        ("org.apache.flink.runtime.checkpoint.CheckpointException: Checkpoint expired before completing.", "--drain"),
         ("ValueError: the user's own", None),
     ],
 )
