@@ -28,18 +28,15 @@ def response_ms(bench: Bench, seed: int, *, journaled: bool) -> list[float]:
     journal = bench.journal("steady") if journaled else None
     job = bench.job("steady", follow=True, paced=True, stamped=True, journal=journal)
     submitted = job.submit()
-    lines = [
-        line
-        for number in range(count)
-        for line in requests(
-            [number],
-            keys=KEYS,
-            calls=CALLS,
-            tool="wait",
-            gap_ms=1000 * CALLS / CALLS_PER_SECOND,
-            ms=round(dice.uniform(SHORTEST_MS, LONGEST_MS), 1),
-        )
-    ]
+    lines = requests(
+        range(count),
+        keys=KEYS,
+        calls=CALLS,
+        tool="wait",
+        gap_ms=1000 * CALLS / CALLS_PER_SECOND,
+        # Each its own: calls of a request that end together would wait for each other's commits.
+        each=lambda: {"ms": round(dice.uniform(SHORTEST_MS, LONGEST_MS), 1)},
+    )
     job.add("requests.jsonl", lines)
     job.until_answered(submitted, count)
     job.cancel(submitted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +11,29 @@ __all__ = ["add_file", "requests"]
 
 
 def requests(
-    numbers: Iterable[int], *, keys: int, calls: int, tool: str, gap_ms: float = 0, **arguments: Any
+    numbers: Iterable[int],
+    *,
+    keys: int,
+    calls: int,
+    tool: str,
+    gap_ms: float = 0,
+    each: Callable[[], dict[str, Any]] = dict,
+    **arguments: Any,
 ) -> Iterator[str]:
     """Yield one request a number, spread over ``keys`` keys, as a model writes them: arguments are JSON in a string.
 
-    ``gap_ms`` is read by ``Paced``, which then lets that much time pass before the request.
+    ``gap_ms`` is read by ``Paced``, which then lets that much time pass before the request. ``each`` returns arguments
+    of one call, beside those of all.
     """
     for number in numbers:
         asked = [
             {
                 "id": f"call_{number}_{position}",
                 "type": "function",
-                "function": {"name": tool, "arguments": json.dumps({"number": number, "i": position, **arguments})},
+                "function": {
+                    "name": tool,
+                    "arguments": json.dumps({"number": number, "i": position, **arguments, **each()}),
+                },
             }
             for position in range(calls)
         ]

@@ -6,6 +6,7 @@ import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from flink_agents.options import WorkerOptions
 from tests.bench.cell import Bench, Cell
@@ -48,7 +49,7 @@ def spent(
 ) -> Spent:
     """Run one job, check how many records came out, and return what it took; ``ms`` is how long a call takes."""
     job = bench.job(f"{tool}-{count}", pass_through=pass_through, profile=bench.profiles is not None, journal=journal)
-    arguments = {} if ms is None else {"ms": ms}
+    arguments: dict[str, Any] = {} if ms is None else {"ms": ms}
     job.add("requests.jsonl", requests(range(count), keys=KEYS, calls=CALLS, tool=tool, **arguments))
     job.wait(job.submit())
     if (lines := job.lines_out()) != count:
