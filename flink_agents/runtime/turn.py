@@ -157,10 +157,11 @@ class KeyActivity:
         self._store = store
         run = self._run
         if run is not None:
-            if granted:
-                run.launch(granted)
+            # First what has ended: a deadline that passes in this turn finds it recorded.
             if completions:
                 run.deliver(completions)
+            if granted:
+                run.launch(granted)
             now = self._parts.services.clock()
             while (due := run.next_ms()) is not None and due <= now:
                 run.expire(now)

@@ -98,6 +98,7 @@ class Admission:
                 return True
         gate.waiting.setdefault(call.key, deque()).append(call)
         self._line.setdefault(call.terms.gate, gate)
+        call.in_line = True
         self._waiting += 1
         return False
 
@@ -113,8 +114,9 @@ class Admission:
             self._permits(call.terms.execution).give_back(call.attempt)
 
     def forget(self, call: RunningCall) -> None:
-        """Take a waiting call, which must be fenced, out of the line. One that was granted is withdrawn at its turn."""
-        if not call.admitted:
+        """Take a call, which must be fenced, out of the line; one whose turn has come is withdrawn at its launch."""
+        if call.in_line:
+            call.in_line = False
             self._waiting -= 1
 
     def is_refused(self, execution: Execution) -> bool:
@@ -162,6 +164,7 @@ class Admission:
 
     def _hand(self, name: str, gate: _Gate, call: RunningCall) -> None:
         gate.pop()
+        call.in_line = False
         self._waiting -= 1
         self._granted.setdefault(call.key, []).append(call)
         if gate.waiting:

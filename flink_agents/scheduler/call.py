@@ -87,8 +87,8 @@ class RunningCall:
 
     ``deliver`` takes the body's end, on the thread that ran it; ``attempts`` counts the bodies begun, this one
     included, ``failed`` those that failed; ``result_limit`` is the largest result in bytes of its encoded text;
-    ``admitted`` says that a worker was taken for it. What only some calls need (token, context, journal row) is made
-    when it is asked for.
+    ``in_line`` says that it waits for a worker, ``admitted`` that one was taken for it. What only some calls need
+    (token, context, journal row) is made when it is asked for.
 
     A body begins once (``try_begin``, on its worker) or is forestalled (``forestall``, on the task thread): one of the
     two wins, for good. What a fenced body returns reaches neither state nor journal. ``concluded``: its end is with
@@ -96,6 +96,7 @@ class RunningCall:
     """
 
     admitted = False
+    in_line = False
     in_flight = False
     fenced = False
     concluded = False
@@ -248,7 +249,7 @@ class RunningCall:
         other = copy.copy(self)
         other._chance = [True]
         other.fenced = other.concluded = other.expired = False
-        other.admitted = other.in_flight = other.is_stray = other.has_ended = False
+        other.admitted = other.in_line = other.in_flight = other.is_stray = other.has_ended = False
         other.begun_ms = other.stand_in = None
         return other
 

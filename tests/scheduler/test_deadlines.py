@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tests.scheduler.conftest import Live
 
 BATCH = ToolCallOptions(timeout_ms=100, max_in_flight=2)
+BATCH_OF_FOUR = ToolCallOptions(timeout_ms=100, max_in_flight=4)
 
 
 def kinds(harness: Harness) -> list[Any]:
@@ -334,3 +335,28 @@ def test_a_crash_around_the_end_of_a_batch_gives_the_same_outcomes(
         assert harness.crashes == 1
         assert kinds(harness) == ["finished", "timeout", "timeout", "not_started"]
         assert len(held.begun) == 3
+
+
+@pytest.mark.rule(37, 38)
+@pytest.mark.parametrize("strays", [0, 1])
+def test_what_ended_in_the_turn_of_the_deadline_is_kept_and_what_was_granted_in_it_never_begins(
+    maybe_journal: SqliteJournal | None, strays: int
+) -> None:
+    held, other = ControlledTool("held"), ControlledTool("other", timeout_ms=100)
+    workers = WorkerOptions(threads=3, max_strays=0)
+    with Harness([held, other], workers=workers, journal=maybe_journal, tool_calls=BATCH_OF_FOUR) as harness:
+        if strays:
+            harness.send(tool_request("other", ("other", {})))
+        harness.send(tool_request("k", *[("held", {"n": n}) for n in range(4)]))
+        harness.run()
+        finished = list(held.running)
+        for body in finished:
+            body.succeed("finished")
+        # Its worker is granted to a call that waits, or, where one body more than allowed is stray, that is refused.
+        harness.advance(100)
+        kept = [r["value"] for r in harness.results() if r["status"] == "succeeded" and r["tool"] == "held"]
+        assert kept == ["finished"] * len(finished)
+        assert {"not_started"} == {kind for kind in kinds(harness) if kind not in ("finished", "timeout")}
+        assert len(held.begun) == len(finished)
+        assert harness.workers.threads.used == strays
+        assert harness.subtask._admission.waiting == harness.counters.counts["queued"] == 0
