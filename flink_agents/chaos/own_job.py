@@ -126,4 +126,4 @@ def own_job(prepared: PreparedJob, work: WorkFolder) -> PreparedJob:
 
 def _on_a_worker(tool: Declared, folder: Path) -> Declared:
     specs = build_registry([tool], [folder]).specs()
-    return replace(tool, execution=Execution.THREAD) if specs and specs[0].execution is Execution.INLINE else tool
+    return replace(tool, execution=Execution.THREAD) if any(s.execution is Execution.INLINE for s in specs) else tool

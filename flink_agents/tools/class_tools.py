@@ -16,7 +16,7 @@ from typing import Any, NoReturn, cast
 from typing_extensions import Unpack
 
 from flink_agents.errors import FrameworkFault, InvalidInput
-from flink_agents.options import OnInterrupt
+from flink_agents.options import Execution, OnInterrupt
 from flink_agents.tools.callables import is_async
 from flink_agents.tools.function import FunctionTool, declared_options, is_marked
 from flink_agents.tools.options import OptionKeywords
@@ -70,7 +70,8 @@ def class_tools(cls: Any, search_path: Sequence[str | Path] = (), **options: Unp
     """Make a tool of each method of ``cls`` that ``@tool`` marks; where it marks none, of each public method.
 
     ``cls`` is not called here. ``open(self)`` and ``close(self)``, if there are any, are no tools. ``options`` hold for
-    each method, and are stronger than what ``@tool`` said. A method may be the reconciler of another.
+    each method, and are stronger than what ``@tool`` said; an ``async def`` stays on the event loop whatever they say. A
+    method may be the reconciler of another.
 
     Raises:
         InvalidInput: for what is no class, a class whose constructor needs arguments or that has no methods, an
@@ -202,7 +203,9 @@ def _guard(instance: _Instance, name: str) -> Callable[..., Any]:
 
 
 def _options(instance: _Instance, guard: Callable[..., Any], options: OptionKeywords) -> OptionKeywords:
-    """Return ``options`` with the reconciler bound to the instance where ``@tool`` named a method of the same class."""
+    """Return what of ``options`` holds for a method, with a reconciler of the same class bound to the instance."""
+    if is_async(guard) and options.get("execution") in (Execution.THREAD, Execution.INLINE):
+        options = {**options, "execution": None}
     declared = declared_options(guard)
     asked = options.get("on_interrupt") or declared.on_interrupt
     if options.get("reconcile") is None and declared.reconcile is not None and asked == OnInterrupt.RECONCILE:

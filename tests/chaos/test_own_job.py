@@ -18,6 +18,7 @@ source: {type: jsonl, path: requests.jsonl}
 key_by: key
 tools:
   - {function: "owned_tools:add", execution: inline}
+  - {class: "owned_tools:Shop"}
 sink: {type: print}
 flink:
   checkpoints: {interval: 10m}
@@ -25,11 +26,28 @@ flink:
   options: {"pipeline.operator-chaining.enabled": "false"}
 """
 
+TOOLS = '''
+from flink_agents import tool
+
+def add(a: int) -> int:
+    """Add."""
+    return a
+
+class Shop:
+    @tool
+    async def ask(self) -> None:
+        """Ask."""
+
+    @tool(execution="inline")
+    def look(self) -> None:
+        """Look."""
+'''
+
 
 @pytest.fixture
 def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "owned_tools.py").write_text('def add(a: int) -> int:\n    """Add."""\n    return a\n')
+    (tmp_path / "owned_tools.py").write_text(TOOLS)
     (tmp_path / "requests.jsonl").touch()
     (tmp_path / "job.yaml").write_text(JOB)
     return lambda *overrides: prepare(tmp_path / "job.yaml", overrides)
@@ -65,8 +83,8 @@ def test_a_job_that_would_give_up_does_not(own: PreparedJob, tmp_path: Path) -> 
 
 
 def test_a_tool_of_the_task_thread_runs_on_a_worker(own: PreparedJob, tmp_path: Path) -> None:
-    (spec,) = build_registry(own.tools, [tmp_path]).specs()
-    assert spec.execution == "thread"
+    specs = build_registry(own.tools, [tmp_path]).specs()
+    assert {spec.name: spec.execution.value for spec in specs} == {"add": "thread", "ask": "async", "look": "thread"}
 
 
 def test_a_database_stays_the_users(prepared: Any, tmp_path: Path) -> None:

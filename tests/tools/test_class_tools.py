@@ -147,6 +147,14 @@ def test_options_of_the_declaration_hold_for_every_method() -> None:
     assert [(spec.timeout_ms, spec.on_interrupt) for spec in registry.specs()] == 2 * [(5_000, OnInterrupt.RERUN)]
 
 
+def test_where_bodies_run_is_said_for_plain_methods_only() -> None:
+    for execution in ("thread", Execution.INLINE):
+        specs = build_registry([ClassDeclaration(Accounts, execution=execution)]).specs()
+        assert [spec.execution for spec in specs] == [Execution(execution), Execution.ASYNC]
+    with pytest.raises(InvalidInput, match="execution 'async' needs an async def"):
+        build_registry([ClassDeclaration(Accounts, execution="async")])
+
+
 def test_all_methods_share_one_instance_opened_once_and_closed_once() -> None:
     registry = build_registry([ClassDeclaration(Accounts)])
     registry.open()
