@@ -70,8 +70,8 @@ def class_tools(cls: Any, search_path: Sequence[str | Path] = (), **options: Unp
     """Make a tool of each method of ``cls`` that ``@tool`` marks; where it marks none, of each public method.
 
     ``cls`` is not called here. ``open(self)`` and ``close(self)``, if there are any, are no tools. ``options`` hold for
-    each method, and are stronger than what ``@tool`` said; an ``async def`` stays on the event loop whatever they say. A
-    method may be the reconciler of another.
+    each method, and are stronger than what ``@tool`` said; an ``async def`` stays on the event loop, whatever they say.
+    A method may be the reconciler of another.
 
     Raises:
         InvalidInput: for what is no class, a class whose constructor needs arguments or that has no methods, an
