@@ -180,11 +180,12 @@ def _typed(execute: Callable[..., Any], runtimes: tuple[str, ...]) -> Callable[.
 
     # A provider without runtimes has nothing to choose from; JSON Schema has no empty list of choices.
     choice: Any = Literal[runtimes] if runtimes else str
+    # With the default None, the last two take null as well.
     types: dict[str, Any] = {
         "runtime": choice,
         "code": str,
-        "time_limit_s": Annotated[float, Field(gt=0)] | None,
-        "stdin": str | None,
+        "time_limit_s": Annotated[float, Field(gt=0)],
+        "stdin": str,
     }
     described = {name: Annotated[hint, Field(description=_PARAMETERS[name])] for name, hint in types.items()}
     run.__annotations__ = {**described, "ctx": ToolContext}
