@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 PASSWORD = "n0t-for-logs-0r-layers"
 TASKMANAGERS = ("tm1", "tm2", "tm3")
-WAIT_S = 90.0
+WAIT_S = 180.0
 PORTION = 60
 # Missed heartbeats are what tells a container that stands still or is cut off, and these tests wait for that.
 PROPERTIES = """

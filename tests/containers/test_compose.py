@@ -20,11 +20,11 @@ from testcontainers.core.docker_client import DockerClient
 if TYPE_CHECKING:
     from tests.containers.conftest import Images
 
-pytestmark = [pytest.mark.containers, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-WAIT_S = 90.0
+WAIT_S = 180.0
 
 
 def lines_of_readme() -> dict[str, str]:
@@ -49,7 +49,7 @@ class Project:
         script = "\n".join(lines).replace("docker compose", self._compose)
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", script],
-            cwd=ROOT, env=self.environ, capture_output=True, text=True, timeout=200, check=False,
+            cwd=ROOT, env=self.environ, capture_output=True, text=True, timeout=400, check=False,
         )  # fmt: skip
         assert done.returncode == 0 or not check, done.stderr
         return done

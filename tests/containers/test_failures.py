@@ -12,7 +12,7 @@ from flink_agents.chaos.execution import weigh
 if TYPE_CHECKING:
     from tests.containers.conftest import BfclJob
 
-pytestmark = [pytest.mark.containers, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
 
 
 def broken(job: BfclJob) -> list[str]:

@@ -15,7 +15,7 @@ from testcontainers.core.docker_client import DockerClient
 if TYPE_CHECKING:
     from tests.containers.conftest import Images
 
-pytestmark = [pytest.mark.containers, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.containers, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
 PREPARE = ROOT / "tests" / "containers" / "prepare.sh"
