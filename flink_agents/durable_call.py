@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeAlias
@@ -57,6 +57,7 @@ class CallSettings:
     deadline: Seconds | None = None
     retry: Retry | None = None
     execution: Execution | str | None = None
+    prepare: Callable[..., Any] | None = None
 
     def terms(self, name: str, function: Callable[..., Any]) -> CallTerms:
         """Return the terms on which ``function`` runs.
@@ -65,6 +66,14 @@ class CallSettings:
             HandleMisuse: for a setting that is wrong or does not fit the function.
         """
         execution = self._execution(name, function)
+        functions: tuple[tuple[str, Any], ...] = (("reconcile", self.reconcile), ("prepare", self.prepare))
+        for setting, given in functions:
+            if given is not None and not callable(given):
+                msg = f"{name}: {setting} must be a function, not {given!r}"
+                raise HandleMisuse(msg)
+        if self.prepare is not None and is_async(self.prepare):
+            msg = f"{name}: prepare runs on the task thread and must not be a coroutine function"
+            raise HandleMisuse(msg)
         options = CallOptions(
             timeout=_span("timeout", self.timeout), deadline=_span("deadline", self.deadline), retry=self.retry
         )
@@ -101,12 +110,15 @@ def _span(name: str, given: Seconds | None) -> timedelta | None:
 class DurableCall(DurableFuture):
     """A handle on one call of a function. Its arguments are values: each body gets its own copy of them.
 
+    Its identity are the function's name and all arguments, those of a partial included. What the codec cannot carry may
+    be bound to a partial or be the object of a bound method: it counts by its type then.
+
     Raises:
         HandleMisuse: for something that is no function, or a setting that is wrong.
         Unserializable: for an argument that the codec cannot carry; bind such things into the function instead.
     """
 
-    __slots__ = ("_function", "_settings", "_terms", "_text")
+    __slots__ = ("_bound_text", "_function", "_settings", "_terms", "_text")
 
     def __init__(
         self,
@@ -120,7 +132,8 @@ class DurableCall(DurableFuture):
         if not callable(function):
             msg = f"durable_execute takes a function and its arguments, not {function!r}"
             raise HandleMisuse(msg)
-        name = settings.id or _name_of(function)
+        inner, bound = _unbound(function)
+        name = _name(inner, settings.id)
         if settings.reconcile is not None and not has_journal:
             msg = f"{name}: reconcile needs a journal: without one nothing says that a call was cut off"
             raise HandleMisuse(msg)
@@ -132,27 +145,78 @@ class DurableCall(DurableFuture):
         except CallError as error:
             msg = f"the arguments of {name} cannot be recorded: {error}. Bind such things into the function instead"
             raise Unserializable(msg) from error
-        # As plain JSON: a tag in it is data like any other where only equality counts.
-        super().__init__(CALL_KIND, name, -1, codec.loads(self._text))
+        self._bound_text = codec.encode(bound) if bound else ""
+        super().__init__(CALL_KIND, name, -1, None)
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of the canonical JSON of the arguments, with those that are bound to the function."""
+        if self._digest is None:
+            # As plain JSON: a tag in it is data like any other where only equality counts.
+            arguments = codec.loads(self._text)
+            if self._bound_text:
+                arguments.append(codec.loads(self._bound_text))
+            self._digest = codec.digest(arguments)
+        return self._digest
+
+    @property
+    def submits(self) -> bool:
+        """Whether preparing it is the user's own code, which must not run for a call that has ended."""
+        return self._settings.prepare is not None
 
     def prepare(self) -> Prepared:
         """Bind the function to a copy of the arguments. Task thread; once for each body."""
-        reconcile = self._settings.reconcile
-        return Prepared(self._bound(self._function), self._terms, None if reconcile is None else self._bound(reconcile))
+        settings = self._settings
+        function = self._function
+        if settings.prepare is not None:
+            function = partial(function, self._bound(settings.prepare)())
+        reconcile = settings.reconcile
+        return Prepared(self._bound(function), self._terms, None if reconcile is None else self._bound(reconcile))
 
     def body_here(self) -> Callable[[], Any] | None:
         """Return the body if it runs here and now."""
-        return self._bound(self._function) if self._terms.is_plain_inline else None
+        return self._bound(self._function) if self._terms.is_plain_inline and not self.submits else None
 
     def _bound(self, function: Callable[..., Any]) -> Callable[[], Any]:
         positional, keywords = codec.decode(self._text)
-        return partial(function, *positional, **keywords)
+        return partial(function, *positional, **keywords) if positional or keywords else function
 
 
-def _name_of(function: Callable[..., Any]) -> str:
-    inner: Any = function
-    while isinstance(inner, partial):
-        inner = inner.func
-    inner = inspect.unwrap(inner)
-    name = getattr(inner, "__qualname__", type(inner).__qualname__)
-    return f"{getattr(inner, '__module__', '')}.{name}"
+def _unbound(function: Any) -> tuple[Any, list[Any]]:
+    """Return the function below all partials, and what they and a bound method bind, as the codec can carry it."""
+    bound: list[Any] = []
+    while isinstance(function, partial):
+        bound.append([[_value(item) for item in function.args], _values(function.keywords)])
+        function = function.func
+    owner = getattr(function, "__self__", None)
+    if is_dataclass(owner) and not isinstance(owner, type) and getattr(owner, "__dataclass_params__").frozen:  # noqa: B009
+        # What can change is no part of an identity: it would not be the same when the action runs again.
+        bound.append(_value(owner))
+    return inspect.unwrap(function), bound
+
+
+def _values(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _value(item) for name, item in keywords.items()}
+
+
+def _value(item: Any) -> Any:
+    try:
+        codec.encode(item)
+    except CallError:
+        return ["object of", f"{type(item).__module__}.{type(item).__qualname__}"]
+    return ["value", item]
+
+
+def _name(function: Any, given: Any) -> str:
+    """Return the call's name: the one that was given, or the function's own."""
+    if given is not None:
+        if not isinstance(given, str) or not given:
+            msg = f"id names the call, such as 'charge', and is not {given!r}"
+            raise HandleMisuse(msg)
+        return given
+    qualified = getattr(function, "__qualname__", type(function).__qualname__)
+    name = f"{getattr(function, '__module__', type(function).__module__)}.{qualified}"
+    if qualified.endswith("<lambda>"):
+        msg = f"{name}: a lambda has no name that tells it from another one: give the call one by id=, or write a def"
+        raise HandleMisuse(msg)
+    return name

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from flink_agents import codec
-from flink_agents.errors import HandleMisuse, InvalidArguments
+from flink_agents.errors import InvalidArguments
 from flink_agents.options import Execution, OnInterrupt
 from flink_agents.records import parse_arguments
 from flink_agents.scheduler.call import CallTerms, Prepared
+from flink_agents.scheduler.call_journal import NOT_STARTED
 from flink_agents.scheduler.handles import AsyncFuture, DurableFuture, HandleState
 from flink_agents.tools.async_tool import AsyncTool
 from flink_agents.tools.base import Body, Tool, ToolSpec
+from flink_agents.tools.callables import is_async
+from flink_agents.tools.injection import injected
 
 if TYPE_CHECKING:
     from flink_agents.context import ActionContext, ContextParts
+    from flink_agents.scheduler.run import ActionRun
 
 __all__ = ["ToolCallFuture", "ToolTerms"]
 
@@ -52,7 +58,14 @@ class ToolCallFuture(DurableFuture):
     __slots__ = ("_context", "_parts")
 
     def __init__(
-        self, parts: ContextParts, context: ActionContext, name: str, position: int, arguments: Any, call_id: Any
+        self,
+        parts: ContextParts,
+        context: ActionContext,
+        owner: ActionRun,
+        name: str,
+        position: int,
+        arguments: Any,
+        call_id: Any,
     ) -> None:
         # Not through the base class: a second constructor for each call would be felt.
         self.kind = TOOL_KIND
@@ -63,6 +76,7 @@ class ToolCallFuture(DurableFuture):
         self.state = HandleState.COLD
         self.slot = None
         self.outcome = None
+        self.owner = owner
         self._digest = None
         self._parts = parts
         self._context = context
@@ -73,12 +87,16 @@ class ToolCallFuture(DurableFuture):
         tool = parts.registry.get(self.name)
         if isinstance(tool, AsyncTool):
             return self._submit(tool)
-        spec = tool.spec
-        body = self._body(tool)
+        body, spec = self._body(tool), tool.spec
         reconcile = None
         if spec.on_interrupt is OnInterrupt.RECONCILE:
-            reconcile = tool.reconciler(parse_arguments(self.arguments, parts.limit))
+            reconcile = tool.reconciler(self._given(tool))
         return Prepared(body, parts.terms.of(spec), reconcile)
+
+    @property
+    def submits(self) -> bool:
+        """Whether preparing it is the tool's own code, which must not run for a call that has ended."""
+        return isinstance(self._parts.registry.find(self.name), AsyncTool)
 
     def body_here(self) -> Body | None:
         """Return the body if the tool runs inline and nothing bounds it; otherwise None, and nothing is prepared."""
@@ -91,41 +109,78 @@ class ToolCallFuture(DurableFuture):
         return tool.prepare(self._given(tool))
 
     def _given(self, tool: Tool) -> dict[str, Any]:
+        """Return this call's own copy of the arguments, with what the job injects."""
+        parts = self._parts
         try:
-            return parse_arguments(self.arguments, self._parts.limit)
+            asked = parse_arguments(self.arguments, parts.limit)
         except InvalidArguments as error:
             raise InvalidArguments(str(error), dict(tool.spec.parameters)) from None
+        return injected(tool.spec, asked, parts.config, self._context.remembered)
 
     def _submit(self, tool: AsyncTool) -> Prepared:
         """Ask an asynchronous tool for its handle, whose call becomes this one's body, in the slot reserved before."""
-        handle: Any = tool.submit(self._context, self._given(tool))
-        if not isinstance(handle, AsyncFuture):
-            msg = f"the asynchronous tool {self.name!r} must return a handle of its context, not {handle!r}"
-            raise HandleMisuse(msg)
+        handle = self._context.submitted(tool, self._given(tool))
         call = handle.call
         if call is None:
-            return Prepared(lambda: handle.outcome_of().result(), CallTerms(self.name, Execution.INLINE))
-        if call.state is not HandleState.COLD:
-            msg = f"the asynchronous tool {self.name!r} must return a handle that nobody awaits yet"
-            raise HandleMisuse(msg)
+            ready = CallTerms(self.name, Execution.INLINE)
+            return Prepared(lambda: handle.outcome_of().result(), self._bounded(tool, ready))
         prepared = call.prepare()
         # Its slot is this call's: the handle itself is used up.
         call.close()
-        if call is handle:
-            return prepared
-        return _mapped(prepared, handle, call)
+        reconcile, spec = prepared.reconcile, tool.spec
+        if spec.on_interrupt is OnInterrupt.RECONCILE:
+            reconcile = tool.reconciler(self._given(tool))
+        elif reconcile is not None and call is not handle:
+            reconcile = _map_answer(reconcile, handle, call)
+        body = prepared.body if call is handle else _mapped(prepared.body, prepared.terms.execution, handle, call)
+        return Prepared(body, self._bounded(tool, prepared.terms), reconcile)
+
+    def _bounded(self, tool: AsyncTool, terms: CallTerms) -> CallTerms:
+        """Return the terms of the call behind an asynchronous tool, with what the tool's own specification says."""
+        own = self._parts.terms.of(tool.spec)
+        said = {name: value for name in _BOUNDS if (value := getattr(own, name)) is not None}
+        if own.max_concurrent is not None or own.rate is not None:
+            said["gate"] = own.gate
+        if own.on_interrupt is not OnInterrupt.RERUN:
+            said["on_interrupt"] = own.on_interrupt
+        return replace(terms, **said)
 
 
-def _mapped(prepared: Prepared, handle: AsyncFuture[Any], call: DurableFuture) -> Prepared:
+_BOUNDS = ("max_concurrent", "timeout_ms", "deadline_ms", "retry", "rate")
+
+
+def _mapped(body: Body, execution: Execution, handle: AsyncFuture[Any], call: DurableFuture) -> Body:
     """Apply the handle's mappings where the body ends, so that what is recorded is what the tool is said to return."""
-    if prepared.terms.execution is Execution.ASYNC:
+    if execution is not Execution.ASYNC:
+        return partial(_map_body, body, handle, call)
 
-        async def body() -> Any:
-            return handle.mapped(call, codec.decode(codec.encode(await prepared.body())))
+    async def mapped() -> Any:
+        return _map(handle, call, await body())
 
-        return prepared._replace(body=body)
-    return prepared._replace(body=partial(_map_body, prepared.body, handle, call))
+    return mapped
 
 
 def _map_body(body: Body, handle: AsyncFuture[Any], call: DurableFuture) -> Any:
-    return handle.mapped(call, codec.decode(codec.encode(body())))
+    return _map(handle, call, body())
+
+
+def _map(handle: AsyncFuture[Any], call: DurableFuture, value: Any) -> Any:
+    # Through the codec, as a mapping has it everywhere.
+    return handle.mapped(call, codec.decode(codec.encode(value)))
+
+
+def _map_answer(reconcile: Callable[[], Any], handle: AsyncFuture[Any], call: DurableFuture) -> Callable[[], Any]:
+    """Apply the handle's mappings to what a reconciler found."""
+    if is_async(reconcile):
+
+        async def found() -> Any:
+            answer = await reconcile()
+            return answer if answer is NOT_STARTED else _map(handle, call, answer)
+
+        return found
+
+    def found_here() -> Any:
+        answer = reconcile()
+        return answer if answer is NOT_STARTED else _map(handle, call, answer)
+
+    return found_here

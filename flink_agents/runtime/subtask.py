@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from flink_agents.scheduler.call_journal import CallJournal, Writer
 from flink_agents.scheduler.services import Counters, Services
 from flink_agents.scheduler.timers import Alarms
 from flink_agents.scheduler.workers import Workers
+from flink_agents.tools.injection import resolve_config
 from flink_agents.tools.registry import ToolRegistry
 
 __all__ = ["REJECT_KEY_PREFIX", "JournalPort", "Subtask"]
@@ -105,7 +107,13 @@ class Subtask:
             options,
             services,
             ToolCallProgram(options.tool_calls, action) if agent is None else AgentProgram(agent, action),
-            ContextParts(registry, options.limits, counters, has_journal=journal is not None),
+            ContextParts(
+                registry,
+                options.limits,
+                counters,
+                has_journal=journal is not None,
+                config=resolve_config(options.config, os.environ),
+            ),
             self._note_answered,
             InlineRequests(registry, options, services) if agent is None else None,
             run_id,

@@ -98,11 +98,14 @@ class CallJournal:
     def note(self, row: CallKey, outcome: Outcome) -> None:
         """Record what the engine answered itself. Stands before whatever is made of it: the writer keeps the order."""
         now = self._clock()
-        self._writer.submit(Finish(row, outcome, 1, self._attempt.id, now, now), self._noted)
+        self._writer.submit(Finish(row, outcome, 1, self._attempt.id, now, now), partial(self._noted, outcome))
 
-    def _noted(self, standing: Any) -> None:
+    def _noted(self, outcome: Outcome, standing: Any) -> None:
         if isinstance(standing, JournalLost):
             self._attempt.fail(standing)
+        elif standing.outcome != outcome:
+            # Calls were asked for with this one: another attempt's, which stands, is found when they are asked anew.
+            self._attempt.fail(FrameworkFault("another attempt of the task has recorded another time for this action"))
 
     def start(self, calls: Sequence[RunningCall]) -> None:
         """Begin bodies, each as its tool says: after a look-up, after its started row is committed, or at once."""

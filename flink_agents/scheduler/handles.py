@@ -161,7 +161,7 @@ class DurableFuture(AsyncFuture[Any]):
     digest is computed when it is asked for, so nothing may change ``arguments``.
     """
 
-    __slots__ = ("_digest", "arguments", "call_id", "kind", "name", "outcome", "position", "slot", "state")
+    __slots__ = ("_digest", "arguments", "call_id", "kind", "name", "outcome", "owner", "position", "slot", "state")
 
     def __init__(self, kind: str, name: str, position: int, arguments: Any, call_id: Any = None) -> None:
         self.kind = kind
@@ -172,6 +172,7 @@ class DurableFuture(AsyncFuture[Any]):
         self.state = HandleState.COLD
         self.slot: Slot | None = None
         self.outcome: CallOutcome | None = None
+        self.owner: object | None = None
         self._digest: str | None = None
 
     @property
@@ -235,6 +236,22 @@ class DurableFuture(AsyncFuture[Any]):
     def cancel(self) -> None:
         """Give the handle up: a call that has not been awaited will never begin."""
         self.close()
+
+    def check_usable(self, owner: object) -> None:
+        """Look whether an action may wait for this handle.
+
+        Raises:
+            HandleMisuse: if it was cancelled, belongs to another request, or was kept from an earlier life of this one.
+        """
+        if self.state is HandleState.CLOSED:
+            msg = f"the handle of {self.name!r} was cancelled, or closed with its gather, before it had an outcome"
+        elif self.owner is not owner and self.owner is not None:
+            msg = f"the handle of {self.name!r} belongs to another request: each action makes its own handles"
+        elif self.state is HandleState.RESERVED:
+            msg = f"the handle of {self.name!r} was kept from an earlier run of the action: make it anew in each run"
+        else:
+            return
+        raise HandleMisuse(msg)
 
     def settle(self, outcome: CallOutcome) -> None:
         """Set the outcome; called by the driver when the slot is terminal."""

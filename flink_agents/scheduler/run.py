@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import uuid
@@ -14,12 +13,12 @@ from typing import Any
 from flink_agents.durable.journal.rows import CallKey
 from flink_agents.durable.outcome import Succeeded
 from flink_agents.durable.slot_log import SlotLog
-from flink_agents.errors import FlinkAgentsError, ForeignAwaitable, FrameworkFault, HandleMisuse, Interrupted
+from flink_agents.errors import FlinkAgentsError, ForeignAwaitable, FrameworkFault, Interrupted
 from flink_agents.faults import no_fault
-from flink_agents.scheduler.call import Completion, RunningCall
+from flink_agents.scheduler.call import Completion, RunningCall, is_fatal, is_interruption
 from flink_agents.scheduler.calls import ActionCalls
 from flink_agents.scheduler.handles import CallOutcome, DurableFuture, HandleState, Wait
-from flink_agents.scheduler.loop_guard import LOOP_GUARD
+from flink_agents.scheduler.loop_guard import explained, guarding
 from flink_agents.scheduler.services import Counters, Services
 from flink_agents.scheduler.timers import Due
 from flink_agents.scheduler.tool_context import Origin
@@ -51,7 +50,7 @@ class ActionRun:
         self.origin = origin
         self.status = RunStatus.RUNNING
         self.result: Any = None
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.calls = ActionCalls(origin, log, services)
         self._services = services
         self._fault = None if services.fault is no_fault else services.fault
@@ -59,6 +58,7 @@ class ActionRun:
         self._coroutine: Coroutine[Wait, None, Any] | None = None
         self._wait: Wait | None = None
         self._reserved = 0
+        self._broken: FrameworkFault | None = None
         self.replayed = 0
 
     @property
@@ -157,7 +157,12 @@ class ActionRun:
 
     def _answer_now(self, handle: DurableFuture, answer: Callable[[CallKey], Succeeded]) -> CallOutcome:
         """Reserve a slot for what the engine answers itself, and record that; return what is recorded already."""
-        self._reserve(handle)
+        try:
+            self._reserve(handle)
+        except FrameworkFault as fault:
+            # Within the action, which may catch it: the task fails all the same.
+            self._broken = fault
+            raise
         slot = handle.slot
         if handle.outcome is None and slot is not None:
             origin = self.origin
@@ -203,14 +208,16 @@ class ActionRun:
         self._set_wait(None)
         while True:
             try:
-                awaited = self._step_guarded(step) if self._guarded else step()
+                awaited = guarding(step) if self._guarded else step()
             except StopIteration as stop:
                 self.status, self.result = RunStatus.DONE, stop.value
-                break
-            except Exception as error:
-                if not self._guarded:
+            except BaseException as error:  # SystemExit and KeyboardInterrupt raised by an action are its failure
+                if not self._guarded or self._ends_more_than_the_action(error):
                     raise
-                self.status, self.error = RunStatus.FAILED, error
+                self.status, self.error = RunStatus.FAILED, explained(error)
+            if self._broken is not None:
+                raise self._broken
+            if self.status is not RunStatus.RUNNING:
                 break
             try:
                 self._enter(awaited)
@@ -221,14 +228,8 @@ class ActionRun:
         if fault is not None:
             fault("after:resumed")
 
-    @staticmethod
-    def _step_guarded(step: Callable[[], Any]) -> Any:
-        # asyncio asks here for the running loop; without one it says so in words that lead a user astray.
-        asyncio._set_running_loop(LOOP_GUARD)
-        try:
-            return step()
-        finally:
-            asyncio._set_running_loop(None)
+    def _ends_more_than_the_action(self, error: BaseException) -> bool:
+        return is_fatal(error) or is_interruption(error, asked=self._services.attempt.interrupted)
 
     def _enter(self, awaited: Any) -> None:
         """Reserve the slots of a wait in input order, before anything else happens for any of its calls."""
@@ -239,9 +240,8 @@ class ActionRun:
             )
             raise ForeignAwaitable(msg)
         for handle in awaited.handles:
-            if handle.state is HandleState.CLOSED:
-                msg = f"the handle of {handle.name!r} was closed before it had an outcome"
-                raise HandleMisuse(msg)
+            if handle.state is not HandleState.COLD or handle.owner is not self:
+                handle.check_usable(self)
         for handle in awaited.handles:
             if handle.state is HandleState.COLD:
                 self._reserve(handle)
@@ -295,13 +295,20 @@ class ActionRun:
         self._set_wait(None)
         if coroutine is None:
             return
+        throw = partial(coroutine.throw, reason)
         try:
-            coroutine.throw(reason)
+            if self._guarded:
+                guarding(throw)
+            else:
+                throw()
+            _log.warning("the action of key %s awaits something after its end; it is not driven any further", self.key)
         except BaseException as answer:  # the reason itself, or what a finally clause made of it: the reason stands
             if answer is not reason and not isinstance(answer, StopIteration):
                 _log.warning("the action of key %s answered its end with %r", self.key, answer)
-        finally:
+        try:
             coroutine.close()
+        except BaseException as answer:
+            _log.warning("the action of key %s does not let itself be ended: %r", self.key, answer)
 
 
 def _uuid_of(row: CallKey) -> Succeeded:

@@ -28,8 +28,10 @@ class AsyncTool(Tool):
         """Return a cold handle of ``ctx``, such as ``ctx.durable_execute(...)`` with or without ``.map(...)``.
 
         Runs on the task thread, so it must be quick; not on replay of a finished call, and again for each further
-        attempt. ``arguments`` is this call's own copy, not checked against the schema: raise ``InvalidArguments``. What
-        it raises is the call's failure.
+        attempt. ``ctx`` makes handles here and nothing else: no time, no memory, no events. ``arguments`` is this
+        call's own copy with what the job injects, not checked against the schema: raise ``InvalidArguments``. What it
+        raises is the call's failure. The bounds of the tool's ``spec`` (time-out, deadline, retries, ...) are stronger
+        than those of the handle.
         """
 
     def prepare(self, arguments: dict[str, Any]) -> Body:
