@@ -93,8 +93,12 @@ class SlotLog:
 
     def sync(self, store: WriteBehind) -> None:
         """Hand this turn's changes to the view of the key's state."""
-        for index in range(len(self._slots), self._persisted):
-            store.remove(StateName.SLOTS, f"{self._prefix}{index}")
+        if self._persisted and not self._slots:
+            # One request of a key runs at a time, so the map holds no other's.
+            store.clear(StateName.SLOTS)
+        else:
+            for index in range(len(self._slots), self._persisted):
+                store.remove(StateName.SLOTS, f"{self._prefix}{index}")
         for index in self._dirty:
             store.put(StateName.SLOTS, f"{self._prefix}{index}", self._slots[index].to_text())
         self._dirty.clear()

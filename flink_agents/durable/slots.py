@@ -112,6 +112,8 @@ class Slot:
         if self._identity is None:
             call = self._call
             self._identity = Identity(self.index, call.kind, call.name, call.position, call.digest)
+            # A handle holds its slot: only a cycle that is broken is freed at once.
+            self._call = self._identity
         return self._identity
 
     def start(self, attempt_id: str, now_ms: int) -> None:
@@ -156,7 +158,17 @@ class Slot:
 
     def to_text(self) -> str:
         """Return the slot as it is stored: one JSON object with a version."""
-        identity = self.identity
+        identity, outcome = self.identity, self.outcome
+        if outcome is None and not (self.failed or self.until_ms or self.batch_ms):
+            # What almost every slot is written as: all numbers and text that needs no escape, except for the name.
+            name = codec.dumps(identity.name)
+            text = (
+                f'{{"v":{SLOT_VERSION},"s":"{self.status.value}","k":"{identity.kind}","n":{name},'
+                f'"p":{identity.position},"d":"{identity.digest}"'
+            )
+            if not self.attempts:
+                return text + "}"
+            return f'{text},"a":{self.attempts},"by":"{self.attempt_id}","at":{self.started_ms}}}'
         record: dict[str, Any] = {
             "v": SLOT_VERSION,
             "s": self.status.value,
@@ -170,7 +182,6 @@ class Slot:
         if self.failed or self.until_ms or self.batch_ms:
             timed = {"fa": self.failed, "rt": self.retry_ms, "u": self.until_ms, "b": self.batch_ms}
             record |= {name: number for name, number in timed.items() if number}
-        outcome = self.outcome
         if outcome is None:
             return codec.dumps(record)
         record["ms"] = self.duration_ms

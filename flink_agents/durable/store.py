@@ -38,6 +38,9 @@ class KeyedStore(Protocol):
     def remove(self, name: StateName, field: str) -> None:
         """Delete the value; nothing happens where nothing is stored."""
 
+    def clear(self, name: StateName) -> None:
+        """Delete all values of one map; never of ``HEAD``."""
+
 
 _HEAD = (StateName.HEAD, "")
 
@@ -49,19 +52,20 @@ class WriteBehind:
     answered within one turn costs one write of the head. Task thread only; lives for one turn.
     """
 
-    __slots__ = ("_changes", "_inserted", "_store")
+    __slots__ = ("_changes", "_cleared", "_inserted", "_store")
 
     def __init__(self, store: KeyedStore) -> None:
         self._store = store
         self._changes: dict[tuple[StateName, str], str | None] = {}
         self._inserted: set[tuple[StateName, str]] = set()
+        self._cleared: set[StateName] = set()
 
     def get(self, name: StateName, field: str) -> str | None:
         """Return the value as this turn sees it."""
         entry = (name, field)
         if entry in self._changes:
             return self._changes[entry]
-        return self._store.get(name, field)
+        return None if name in self._cleared else self._store.get(name, field)
 
     def insert(self, name: StateName, field: str, value: str) -> None:
         """Store a value where the caller knows that nothing is stored."""
@@ -83,9 +87,27 @@ class WriteBehind:
         else:
             self._changes[entry] = None
 
+    def clear(self, name: StateName) -> None:
+        """Delete all values of one map, those of this turn included; in one step, however many there are."""
+        for entry in [entry for entry in self._changes if entry[0] is name]:
+            del self._changes[entry]
+            self._inserted.discard(entry)
+        self._cleared.add(name)
+
+    def remove_only(self, name: StateName, field: str) -> None:
+        """Delete a value that the caller knows to be the only one of its map."""
+        if (name, field) in self._inserted:
+            self.remove(name, field)
+        else:
+            self.clear(name)
+
     def flush(self) -> None:
         """Write the difference to the store. A failure leaves the turn unfinished: the task must fail."""
         changes = self._changes
+        if self._cleared:
+            for name in self._cleared:
+                self._store.clear(name)
+            self._cleared.clear()
         if len(changes) == 1 and (head := changes.get(_HEAD)) is not None:
             # A request that was answered where it arrived changes nothing else.
             changes.clear()

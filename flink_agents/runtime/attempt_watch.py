@@ -11,6 +11,7 @@ import contextlib
 import logging
 import queue
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,13 +46,15 @@ class WakeSignal:
     Whoever drops the last reference to a Java object calls into Java, so what reaches workers must hold none.
     """
 
-    __slots__ = ("_queue", "alarm_ms", "pending", "posted_ms")
+    __slots__ = ("_arrived", "_queue", "_waits", "alarm_ms", "pending", "posted_ms")
 
     def __init__(self, wake_queue: queue.SimpleQueue[WakeSignal | None]) -> None:
         self._queue = wake_queue
         self.pending = False
         self.posted_ms = _NEVER
         self.alarm_ms = _NEVER
+        self._waits = False
+        self._arrived = threading.Event()
 
     def __call__(self) -> None:
         """Have the task thread look at what is due; returns at once."""
@@ -59,6 +62,18 @@ class WakeSignal:
         if not self.pending:
             self.pending = True
             self._queue.put(self)
+        elif self._waits:
+            self._waits = False
+            self._arrived.set()
+
+    def wait(self, has_arrived: Callable[[], object], timeout_ms: float) -> None:
+        """Wait on the task thread itself until the signal is given or the time is over, without a mail."""
+        # Announced before the look, as whoever signals has appended before it.
+        self.pending = self._waits = True
+        if not has_arrived():
+            self._arrived.wait(timeout_ms / 1000)
+        self._waits = False
+        self._arrived.clear()
 
     def ring_at(self, monotonic: float) -> None:
         """Wake the task thread at a time of the monotonic clock, in milliseconds; replaces the time set before."""

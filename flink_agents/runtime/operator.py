@@ -46,6 +46,8 @@ REJECTS = OutputTag("flink-agents-rejects", Types.STRING())
 STATISTICS = OutputTag("flink-agents-statistics", Types.STRING())
 
 _SERVE_S = 0.005
+_HOLD_MS = 1.0
+_LOOK_MS = 20.0
 _NO_THREAD_MODE = (
     "tool calls need PyFlink's thread mode, and this operator runs in process mode, where Flink loses timers on "
     "recovery: set python.execution-mode: thread"
@@ -128,6 +130,7 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
         self._due: dict[str, None] = {}
         self._touched = False
         self._is_armed = False
+        self._record_ms = 0.0
         self._wakeups: Wakeups = open_wakeups(runtime_context, self._keys, self._attempt)
         self._registry = registry
         # Flink does not call close() when a task fails. On a thread of its own: closing may take its time.
@@ -152,16 +155,17 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
         view = WriteBehind(self._store)
         turn = self._subtask.intake(key, record, view)
         if turn.busy:
-            self._keys.remember(key)
+            self._keys.remember_current(key)
         if turn.busy or turn.start or turn.rejects or turn.statistics or turn.wake:
             yield from self._carry_out(turn, view)
         else:
             view.flush()
             yield from turn.responses
-        if self._due:
+        hold_ms = self._next_record_ms() if turn.busy or self._subtask.has_work else None
+        if self._due or (hold_ms is not None and self._attempt.completions):
             yield from self._serve()
         if self._has_work or not self._is_armed or self._counters.flush_if_due():
-            self._after_turn()
+            self._after_turn(hold_ms)
         if self._subtask.unanswered > self._options.limits.live_requests:
             yield from self._wait_for_room(key)
 
@@ -262,7 +266,16 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
         if turn.wake:
             self._due.update(dict.fromkeys(turn.wake))
 
-    def _after_turn(self) -> None:
+    def _next_record_ms(self) -> float | None:
+        """Return until when to rely on the next record, on the monotonic clock; None where records are far apart.
+
+        While they follow closely, each looks at what workers handed back: a mail for that costs as much as a turn.
+        """
+        now = monotonic_ms()
+        before, self._record_ms = self._record_ms, now
+        return now + _HOLD_MS if now - before < _HOLD_MS else None
+
+    def _after_turn(self, hold_ms: float | None = None) -> None:
         counters = self._counters
         if self._journal is not None:
             self._journal.report(counters)
@@ -273,6 +286,7 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
             has_work=self._has_work,
             alarm_ms=self._subtask.next_alarm_ms(),
             flush_ms=counters.due_ms,
+            hold_ms=hold_ms,
         )
 
     @property
@@ -284,12 +298,13 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
         until = monotonic_ms() + limits.intake_wait_ms
         while self._subtask.unanswered > limits.live_requests:
             left = until - monotonic_ms()
-            if left <= 0:
+            if left <= 0 or self._attempt.interrupted:
                 break
-            self._wakeups.wait(left)
+            if not self._attempt.completions:
+                self._wakeups.wait_here(min(left, _LOOK_MS))
             yield from self._serve()
         self._keys.select(key)
-        self._after_turn()
+        self._after_turn(monotonic_ms() + _HOLD_MS)
 
     def _drain(self, timestamp: int) -> Iterator[Any]:
         while True:

@@ -270,8 +270,11 @@ class KeyActivity:
         run.log.clear()
         run.log.sync(store)
         intake = run.origin.intake
-        store.remove(StateName.REQUESTS, str(intake))
         self.head.answer()
+        if self.head.waiting:
+            store.remove(StateName.REQUESTS, str(intake))
+        else:
+            store.remove_only(StateName.REQUESTS, str(intake))
         if services.journal is not None:
             services.journal.answered(self._parts.run_id, self.key, intake)
         self._run = self._request = self._memory = None

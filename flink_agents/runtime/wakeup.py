@@ -46,11 +46,19 @@ class Wakeups(Protocol):
     def again(self) -> None:
         """Be called back soon: a turn left work for later."""
 
-    def after_turn(self, *, has_work: bool, alarm_ms: int | None, flush_ms: float | None) -> None:
-        """Arrange the next call: at ``alarm_ms`` (wall time), ``flush_ms`` (monotonic) or by ``notify``."""
+    def after_turn(
+        self, *, has_work: bool, alarm_ms: int | None, flush_ms: float | None, hold_ms: float | None = None
+    ) -> None:
+        """Arrange the next call: at ``alarm_ms`` (wall time), ``flush_ms`` (monotonic) or by ``notify``.
+
+        ``hold_ms`` (monotonic) says that the task thread comes by itself before then, so ``notify`` need not wake it.
+        """
 
     def wait(self, timeout_ms: float | None) -> None:
         """Block until something may be due, or the time is over. Raises what fails in the meantime."""
+
+    def wait_here(self, timeout_ms: float) -> None:
+        """Block until workers handed something back, or the time is over; nothing else of the task runs meanwhile."""
 
     def rearm_drain(self, timestamp: int) -> bool:
         """At the end of input: whether the drain goes on in another call, because waiting in this one finds nothing."""
@@ -129,6 +137,7 @@ class MailWakeups:
         self._runnable: Any = _runnable(self._target)
         self._failure: BaseException | None = None
         self._failed_at: Any = None
+        self._holds = False
         self._self_test()
         watch = process_watch()
         self._signal: WakeSignal = watch.signal()
@@ -148,11 +157,21 @@ class MailWakeups:
         self._signal.posted_ms = monotonic_ms()
         self.post()
 
-    def after_turn(self, *, has_work: bool, alarm_ms: int | None, flush_ms: float | None) -> None:
-        """Set the watch's alarm; without one it posts when ``notify`` is called."""
+    def after_turn(
+        self, *, has_work: bool, alarm_ms: int | None, flush_ms: float | None, hold_ms: float | None = None
+    ) -> None:
+        """Set the watch's alarm; without one it posts when ``notify`` is called, unless that is held back."""
         ring = float("inf") if flush_ms is None else flush_ms
         if alarm_ms is not None:
             ring = min(ring, monotonic_ms() + max(0, alarm_ms - now_ms()))
+        if hold_ms is not None:
+            # What is pending is not posted again; the alarm is what ends that if no further record comes.
+            self._signal.pending = self._holds = True
+            ring = min(ring, hold_ms)
+        elif self._holds:
+            self._signal.pending = self._holds = False
+            if self._attempt.completions:
+                self._signal()
         if ring != self._signal.alarm_ms:
             self._signal.ring_at(ring)
 
@@ -171,6 +190,12 @@ class MailWakeups:
             run_one()
         except Exception as crossing:
             self._raise_cause(crossing)
+
+    def wait_here(self, timeout_ms: float) -> None:
+        """Wait without a mail, which would cost as much as the turn that follows."""
+        self._holds = True
+        completions = self._attempt.completions
+        self._signal.wait(lambda: completions, timeout_ms)
 
     def rearm_drain(self, timestamp: int) -> bool:
         """Mails run inside the drain, so one call lasts until everything is answered."""
@@ -240,7 +265,9 @@ class PollWakeups:
         """Poll at once."""
         self._event.set()
 
-    def after_turn(self, *, has_work: bool, alarm_ms: int | None, flush_ms: float | None) -> None:
+    def after_turn(
+        self, *, has_work: bool, alarm_ms: int | None, flush_ms: float | None, hold_ms: float | None = None
+    ) -> None:
         """Set the next timer of the chain, under whatever key is current; work that arrived shortens the delay."""
         if not has_work:
             return
@@ -259,6 +286,10 @@ class PollWakeups:
         timeout_s = _POLL_WAIT_S if timeout_ms is None else min(_POLL_WAIT_S, timeout_ms / 1000)
         self._event.wait(timeout_s)
         self._event.clear()
+
+    def wait_here(self, timeout_ms: float) -> None:
+        """Wait for ``notify``."""
+        self.wait(timeout_ms)
 
     def rearm_drain(self, timestamp: int) -> bool:
         """Have the drain called again one step later, so that the task's other keys and a cancel get their turn."""

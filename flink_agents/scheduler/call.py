@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 from types import CoroutineType
 from typing import Any, NamedTuple
 
@@ -46,7 +47,7 @@ _CANCELLATIONS = (asyncio.CancelledError, concurrent.futures.CancelledError, Int
 _FATAL = (MemoryError, Uncapturable, FrameworkFault)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CallTerms:
     """How the calls of one name run: where, how many at once, how long, how often.
 
@@ -63,7 +64,7 @@ class CallTerms:
     retry: RetryPolicy | None = None
     rate: Rate | None = None
 
-    @property
+    @cached_property
     def is_plain_inline(self) -> bool:
         """Whether a body runs here and now, and its first end is the call's."""
         bounds = (self.max_concurrent, self.timeout_ms, self.deadline_ms, self.retry, self.rate)

@@ -64,7 +64,7 @@ class ActionCalls:
         self.started: list[RunningCall] = []
         self.reran = 0
         self.wait: Wait | None = None
-        self.timers = Timers(self._is_live)
+        self.timers = Timers()
         self._services = services
         # A dozen passings a call: where no test has armed any, not even an empty function is called.
         self._fault = None if services.fault is no_fault else services.fault
@@ -160,12 +160,16 @@ class ActionCalls:
         if interrupted:
             raise Interrupted
 
+    def next_ms(self) -> int | None:
+        """Return when ``expire`` has something to do, in milliseconds since the epoch; None without a timer."""
+        return self.timers.next_ms(self._is_live)
+
     def expire(self, now_ms: int) -> None:
         """Do what is due: wake sleepers, begin further bodies, end what has run out of time."""
         if self._services.attempt.interrupted:
             raise Interrupted
         overdue: list[tuple[int, Due]] = []
-        for timer in self.timers.pop_due(now_ms):
+        for timer in self.timers.pop_due(now_ms, self._is_live):
             if timer.due is Due.SLEEP:
                 self._awake(timer.subject)
             elif timer.due is Due.RETRY:

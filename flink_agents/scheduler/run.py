@@ -129,7 +129,7 @@ class ActionRun:
 
     def next_ms(self) -> int | None:
         """Return when ``expire`` has something to do next, in milliseconds since the epoch."""
-        return self.calls.timers.next_ms() if self.status is RunStatus.RUNNING else None
+        return self.calls.next_ms() if self.status is RunStatus.RUNNING else None
 
     def close(self) -> None:
         """Drop the run and close its coroutine; its slots stay as they are."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 from heapq import heappop, heappush
-from itertools import count
 from typing import Any, NamedTuple
 
 __all__ = ["Alarms", "Due", "Timer", "Timers"]
@@ -36,30 +35,30 @@ class Timers:
     A timer is never withdrawn: what it was for may be over when it is popped, and ``is_live`` tells.
     """
 
-    __slots__ = ("_heap", "_is_live", "_order")
+    __slots__ = ("_heap", "_made")
 
-    def __init__(self, is_live: Callable[[Timer], bool]) -> None:
+    def __init__(self) -> None:
         self._heap: list[Timer] = []
-        self._order = count()
-        self._is_live = is_live
+        self._made = 0
 
     def set(self, at_ms: int, due: Due, subject: Any) -> None:
         """Add a timer."""
-        heappush(self._heap, Timer(at_ms, next(self._order), due, subject))
+        self._made += 1
+        heappush(self._heap, Timer(at_ms, self._made, due, subject))
 
-    def next_ms(self) -> int | None:
+    def next_ms(self, is_live: Callable[[Timer], bool]) -> int | None:
         """Return when the earliest live timer is due; None where there is none."""
         heap = self._heap
-        while heap and not self._is_live(heap[0]):
+        while heap and not is_live(heap[0]):
             heappop(heap)
         return heap[0].at_ms if heap else None
 
-    def pop_due(self, now_ms: int) -> list[Timer]:
+    def pop_due(self, now_ms: int, is_live: Callable[[Timer], bool]) -> list[Timer]:
         """Take and return all live timers that are due, in order."""
         heap, due = self._heap, []
         while heap and heap[0].at_ms <= now_ms:
             timer = heappop(heap)
-            if self._is_live(timer):
+            if is_live(timer):
                 due.append(timer)
         return due
 

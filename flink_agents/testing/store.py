@@ -43,6 +43,11 @@ class InMemoryBackend:
         self._count_write()
         self._state.get(self.current_key, {}).get(name, {}).pop(field, None)
 
+    def clear(self, name: StateName) -> None:
+        """Delete all values of one map of the current key."""
+        self._count_write()
+        self._state.get(self.current_key, {}).pop(name, None)
+
     def entries(self, key: str, name: StateName) -> dict[str, str]:
         """Return a copy of one map of one key."""
         return dict(self._state.get(key, {}).get(name, {}))

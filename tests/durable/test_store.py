@@ -74,3 +74,33 @@ def test_what_is_no_head_of_a_known_version_is_refused(backend: InMemoryBackend,
     backend.put(StateName.HEAD, "", text)
     with pytest.raises(StateFormat, match="head"):
         Head.load(WriteBehind(backend))
+
+
+def test_clearing_a_map_takes_one_step_and_what_this_turn_wrote_with_it() -> None:
+    backend = InMemoryBackend()
+    backend.put(StateName.SLOTS, "1/0", "old")
+    backend.put(StateName.REQUESTS, "1", "kept")
+    view = WriteBehind(backend)
+    view.put(StateName.SLOTS, "1/1", "new")
+    view.clear(StateName.SLOTS)
+    assert view.get(StateName.SLOTS, "1/0") is None
+    assert view.get(StateName.SLOTS, "1/1") is None
+    view.put(StateName.SLOTS, "2/0", "next")
+    writes = backend.writes
+    view.flush()
+    assert backend.writes == writes + 2
+    assert backend.entries("", StateName.SLOTS) == {"2/0": "next"}
+    assert backend.entries("", StateName.REQUESTS) == {"1": "kept"}
+
+
+def test_the_only_value_of_a_map_leaves_without_a_write_where_it_never_reached_the_store() -> None:
+    backend = InMemoryBackend()
+    view = WriteBehind(backend)
+    view.insert(StateName.REQUESTS, "1", "in and out")
+    view.remove_only(StateName.REQUESTS, "1")
+    view.flush()
+    assert backend.writes == 0
+    backend.put(StateName.REQUESTS, "2", "stored")
+    view.remove_only(StateName.REQUESTS, "2")
+    view.flush()
+    assert backend.entries("", StateName.REQUESTS) == {}
