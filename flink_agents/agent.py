@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -35,19 +36,31 @@ def action(*event_types: type) -> Callable[[F], F]:
         if not isinstance(event_type, type):
             msg = f"@action takes the classes of the events it wants, as in @action(InputEvent), not {event_type!r}"
             raise InvalidInput(msg)
+        if issubclass(event_type, OutputEvent):
+            msg = "no action takes an OutputEvent: it goes to the sink"
+            raise InvalidInput(msg)
 
     def mark(function: F) -> F:
-        if not inspect.iscoroutinefunction(function):
-            msg = f"an action is a coroutine function: write `async def {getattr(function, '__name__', function)}`"
-            raise InvalidInput(msg)
+        _check_coroutine(function)
         setattr(function, _MARK, event_types)
         return function
 
     return mark
 
 
+def _check_coroutine(function: Any) -> None:
+    if not inspect.iscoroutinefunction(function):
+        msg = f"an action is a coroutine function: write `async def {getattr(function, '__name__', function)}`"
+        raise InvalidInput(msg)
+
+
 class Agent:
     """Actions and tools of one job. Derive from it and decorate methods, or register functions on an instance.
+
+    A method that overrides an action is one for the same events, with or without the decorator; ``name = None`` takes
+    an inherited one out. A class is made without arguments, once on the client and once in each subtask; an instance
+    in a module is shared by the subtasks of a process. Actions run again after a restore, so an agent keeps nothing in
+    its attributes: what is to be remembered belongs into ``ctx.memory``.
 
     Events of one key are handled one after the other, in the order in which they were sent; all actions that take an
     event's type get it, in the order of their definition. The request is answered when no event is left: its
@@ -80,7 +93,8 @@ class Agent:
 
     def tools(self) -> list[Declaration]:
         """Return the tools: methods that carry ``@tool``, and those added."""
-        return [*(method for method in self._methods() if is_marked(method)), *self._own_tools()]
+        methods = [getattr(self, name) for name in self._names()]
+        return [*(method for method in methods if is_marked(method)), *self._own_tools()]
 
     def actions(self) -> list[tuple[tuple[type, ...], Action]]:
         """Return the actions with the event types that each takes.
@@ -88,19 +102,27 @@ class Agent:
         Raises:
             InvalidInput: if there is none.
         """
-        found = [(getattr(function, _MARK), function) for function in self._methods() if hasattr(function, _MARK)]
+        found = [(types, function) for types, function in map(self._as_action, self._names()) if types]
+        for _, function in found:
+            _check_coroutine(function)
         found += [(getattr(function, _MARK), function) for function in self._own()]
         if not found:
             msg = f"{self!r} has no action: decorate a coroutine with @action(InputEvent) or @action(ToolRequestEvent)"
             raise InvalidInput(msg)
         return found
 
-    def _methods(self) -> Iterable[Any]:
+    def _as_action(self, name: str) -> tuple[tuple[type, ...], Any]:
+        """Return which events the method takes (none if it is no action), by its own mark or the nearest base's."""
+        places = [vars(cls)[name] for cls in type(self).__mro__ if name in vars(cls)]
+        types = next((getattr(place, _MARK) for place in places if hasattr(place, _MARK)), ())
+        return types, getattr(self, name)
+
+    def _names(self) -> list[str]:
         seen: dict[str, None] = {}
         for cls in reversed(type(self).__mro__):
             if cls is not Agent and issubclass(cls, Agent):
                 seen.update(dict.fromkeys(name for name, value in vars(cls).items() if callable(value)))
-        return [getattr(self, name) for name in seen]
+        return [name for name in seen if callable(getattr(type(self), name))]
 
     def _own(self) -> list[Action]:
         # A subclass may do without our constructor.
@@ -134,6 +156,10 @@ def resolve_agent(source: AgentSource, search_path: Sequence[str | Path] = ()) -
         msg = f"{source!r} is {found!r}; expected an Agent or a class derived from it"
         raise InvalidInput(msg)
     found.actions()
+    choices = [choice.value for choice in OnMismatch]
+    if found.on_mismatch not in choices:
+        msg = f"{found!r}: on_mismatch must be {' or '.join(map(repr, choices))}, not {found.on_mismatch!r}"
+        raise InvalidInput(msg)
     return found
 
 
@@ -151,7 +177,7 @@ class Routes:
     def __init__(self, agent: Agent, tool_calls: ToolCallAction) -> None:
         self._actions = agent.actions()
         self._tool_calls = tool_calls
-        self.takes_input = any(InputEvent in types for types, _ in self._actions)
+        self.takes_input = any(issubclass(InputEvent, types) for types, _ in self._actions)
 
     async def run(self, event: Any, ctx: ActionContext) -> list[Any]:
         """Handle one request: its event, and every event that follows from it. Return what goes to the sink.
@@ -159,11 +185,12 @@ class Routes:
         Raises:
             HandleMisuse: for an event that no action takes, or a handle that an action leaves unresolved.
         """
-        waiting: list[Any] = [event]
+        waiting: deque[Any] = deque([event])
         outputs: list[Any] = []
         while waiting:
-            current = waiting.pop(0)
-            takers = [function for types, function in self._actions if isinstance(current, types)]
+            current = waiting.popleft()
+            is_output = isinstance(current, OutputEvent)
+            takers = [function for types, function in self._actions if not is_output and isinstance(current, types)]
             if takers:
                 for function in takers:
                     ctx.collect(waiting)
@@ -171,7 +198,7 @@ class Routes:
                     ctx.check_settled()
             elif isinstance(current, ToolRequestEvent):
                 waiting.append(await self._tool_calls(current, ctx))
-            elif isinstance(current, (OutputEvent, ToolResponseEvent)):
+            elif is_output or isinstance(current, ToolResponseEvent):
                 outputs.append(current)
             else:
                 msg = f"no action takes {type(current).__name__}: decorate one with @action({type(current).__name__})"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, MutableSequence
 from datetime import datetime, timezone
 from typing import Any, TypeVar
 
 from flink_agents import codec
 from flink_agents.durable.memory import KeyMemory
 from flink_agents.durable_call import CallSettings, DurableCall, Seconds, milliseconds
-from flink_agents.errors import CallError, HandleMisuse
+from flink_agents.errors import HandleMisuse
 from flink_agents.options import Execution, Limits
 from flink_agents.scheduler.handles import (
     AsyncFuture,
@@ -71,7 +71,7 @@ class ActionContext:
         self._parts = parts
         self._run = run
         self._created: list[DurableFuture] | None = None
-        self._events: list[Any] | None = None
+        self._events: MutableSequence[Any] | None = None
         self._submitting = False
         self._thread = threading.get_ident()
         self._memory = memory
@@ -103,6 +103,9 @@ class ActionContext:
         ``arguments`` is an object or a JSON string of one; ``position`` is the call's place in its request, ``call_id``
         what the request calls it. An unknown tool and arguments that do not fit are the call's own failure, when it is
         awaited. The built-in action passes arguments that nothing changes any more; of a user's, they are copied here.
+
+        Raises:
+            Unserializable: for arguments that cannot be recorded.
         """
         if self._created is None:
             return ToolCallFuture(self._parts, self, self._run, name, position, arguments, call_id)
@@ -257,7 +260,7 @@ class ActionContext:
             raise HandleMisuse(msg)
         return handle
 
-    def collect(self, events: list[Any]) -> None:
+    def collect(self, events: MutableSequence[Any]) -> None:
         """Have the context note handles, and put sent events into ``events``. For whoever runs a user's action."""
         self._created = []
         self._events = events
@@ -303,13 +306,8 @@ class ActionContext:
 
 
 def _own(arguments: Any) -> Any:
-    """Return a copy of a call's arguments; what is no JSON is the call's failure, so it stays as it is."""
-    if isinstance(arguments, str):
-        return arguments
-    try:
-        return codec.loads(codec.encode_plain(arguments))
-    except (CallError, codec.JsonSyntax):
-        return arguments
+    """Return a copy of a call's arguments."""
+    return arguments if isinstance(arguments, str) else codec.decode(codec.encode(arguments))
 
 
 class ActionMetrics:

@@ -19,9 +19,9 @@ _INSTEAD = {
     "create_future": "await ctx.sleep(seconds) instead of asyncio.sleep, and handles of ctx instead of futures",
     "call_later": "await ctx.sleep(seconds) instead of a timer of the loop",
     "call_at": "await ctx.sleep(seconds) instead of a timer of the loop",
-    "time": "take the time from ctx.now()",
-    "create_task": "ctx.gather(...) over handles instead of asyncio.gather and create_task",
-    "current_task": "ctx.gather(..., timeout=seconds) instead of time-outs and task groups of asyncio",
+    "time": "take the time from ctx.now(), and bound a wait by ctx.gather(..., timeout=seconds)",
+    "create_task": "await ctx.gather(...) over handles instead of asyncio.gather and create_task",
+    "current_task": "await ctx.gather(..., timeout=seconds) instead of time-outs and task groups of asyncio",
     "run": "await ctx.durable_execute(function, ...) with a coroutine function instead of a loop of your own",
     "run_in_executor": "await ctx.durable_execute(function, ...) instead of a thread of your own",
 }
@@ -49,8 +49,8 @@ class _LoopGuard:
 
 
 def _refusal(name: str) -> ForeignAwaitable:
-    instead = _INSTEAD.get(name, "the handles of ctx")
-    return ForeignAwaitable(f"asyncio does not work inside an action ({name}): use {instead}")
+    instead = _INSTEAD.get(name, "await the handles of ctx")
+    return ForeignAwaitable(f"asyncio does not work inside an action ({name}): {instead}")
 
 
 LOOP_GUARD: Any = _LoopGuard()
