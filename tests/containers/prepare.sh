@@ -45,6 +45,7 @@ start_daemon() {
   local daemon=$! deadline=$((SECONDS + START_S))
   until "$(choose_client)" info >/dev/null 2>&1; do
     if ! kill -0 "$daemon" 2>/dev/null || [ "$SECONDS" -gt "$deadline" ]; then
+      kill "$daemon" 2>/dev/null || true
       tail -n 20 "$dir/dockerd.log" >&2
       no_daemon "dockerd does not start: $(grep -E 'level=(fatal|error)|failed to start' "$dir/dockerd.log" | tail -1)"
     fi
@@ -78,7 +79,7 @@ pip_settings() {
   echo "[global]"
   if [ -s /etc/ssl/certs/ca-certificates.crt ]; then echo "cert = /run/secrets/ca.pem"; fi
   for name in index-url extra-index-url trusted-host timeout; do
-    value=$("$python" -m pip config list 2>/dev/null | sed -n "s/^[^=]*[.]$name='\(.*\)'\$/\1/p" | tail -1)
+    value=$("$python" -m pip config list 2>/dev/null | sed -n "s/^[^=]*[.]$name='\(.*\)'\$/\1/p" | tail -1) || true
     case "$value" in "" | *file:*) ;; *) echo "$name = $value" ;; esac
   done
 }
