@@ -190,6 +190,11 @@ class DurableFuture(AsyncFuture[Any]):
                 self._digest = codec.digest([dumps_exact(self.arguments, sort_keys=True)])
         return self._digest
 
+    @property
+    def submits(self) -> bool:
+        """Whether preparing it is user code that may do something, and must not run for a call that has ended."""
+        return False
+
     def prepare(self) -> Prepared:
         """Return what can be run for this call, once its slot is reserved. Task thread; not for a finished call.
 
