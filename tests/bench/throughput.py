@@ -44,11 +44,18 @@ def spent(
     *,
     tool: str,
     pass_through: bool = False,
+    floor: bool = False,
     ms: float | None = None,
     journal: Path | None = None,
 ) -> Spent:
     """Run one job, check how many records came out, and return what it took; ``ms`` is how long a call takes."""
-    job = bench.job(f"{tool}-{count}", pass_through=pass_through, profile=bench.profiles is not None, journal=journal)
+    job = bench.job(
+        f"{tool}-{count}",
+        pass_through=pass_through,
+        floor=floor,
+        profile=bench.profiles is not None,
+        journal=journal,
+    )
     arguments: dict[str, Any] = {} if ms is None else {"ms": ms}
     job.add("requests.jsonl", requests(range(count), keys=KEYS, calls=CALLS, tool=tool, **arguments))
     job.wait(job.submit())
@@ -56,7 +63,7 @@ def spent(
         msg = f"{count} requests went in and {lines} records came out"
         raise RuntimeError(msg)
     opened, drained = (marks_of(job.folder)[point] for point in ("after:open", "after:drain"))
-    if bench.profiles is not None:
+    if bench.profiles is not None and not floor:
         bench.profiles.mkdir(parents=True, exist_ok=True)
         shutil.copy(job.folder / "operator.pstats", bench.profiles / f"{job.folder.name}.pstats")
     # Flink may still be removing its last checkpoint there.
@@ -131,6 +138,32 @@ def _instant(bench: Bench) -> list[Measure]:
     return beside_pass_through(bench, "instant", Target(0.15, at_least=True))
 
 
+def _floor(bench: Bench) -> list[Measure]:
+    """Measure what writing the state and running the coroutines takes by itself, beside the pass-through and ours."""
+    sizes = (bench.count(SMALL, 200), bench.count(LARGE, 1200))
+    names = ["floor", "pass-through", "ours"]
+
+    def take(name: str, size: int, label: str) -> float:
+        is_floor, is_plain = name == "floor", name == "pass-through"
+        return spent(bench, label, size, tool="instant", floor=is_floor, pass_through=is_plain).s
+
+    for name in names:
+        take(name, sizes[0], f"{name} (warm-up)")
+    rates: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(bench.repeat):
+        for name in names if turn % 2 == 0 else reversed(names):
+            small, large = (take(name, size, name) for size in sizes)
+            rates[name].append(rate((sizes[0], small), (sizes[1], large)))
+    floor, plain, ours = (rates[name] for name in names)
+    return [
+        measured("floor / pass-through", [a / b for a, b in zip(floor, plain, strict=True)], ""),
+        measured("ours / floor", [a / b for a, b in zip(ours, floor, strict=True)], ""),
+        measured("floor", floor, "requests/s", note=_micros(floor)),
+        measured("ours", ours, "requests/s", note=_micros(ours)),
+        measured("pass-through", plain, "requests/s", note=_micros(plain)),
+    ]
+
+
 def _waiting(bench: Bench) -> list[Measure]:
     """Measure the wall time of calls that wait, less that of a job with next to nothing to do."""
     count, ideal = bench.count(WAITING, 2 * FEW), _ideal(bench.count(WAITING, 2 * FEW))
@@ -162,6 +195,7 @@ def _ideal(count: int) -> float:
 CELLS = [
     Cell("inline", "4 inline calls a request: rate beside a pass-through", _inline),
     Cell("instant", "4 async calls that return at once: rate beside a pass-through", _instant),
+    Cell("floor", "the same state and coroutines without an engine: what is left of the pass-through's rate", _floor),
     Cell(
         "waiting", "4 async calls of 20 ms: wall time beside the ideal schedule and calls that return at once", _waiting
     ),

@@ -30,6 +30,7 @@ from flink_agents.durable.journal.sqlite import SqliteJournal
 from flink_agents.faults import Fault
 from flink_agents.options import Execution, Limits, OperatorOptions, WorkerOptions
 from flink_agents.tools.registry import FunctionDeclaration
+from tests.bench.floor import Floor
 from tests.bench.records import add_file
 
 __all__ = ["BenchJob", "Stamped", "hasty", "marks_of", "tools"]
@@ -203,6 +204,7 @@ class BenchJob:
     cluster: EmbeddedCluster
     folder: Path
     pass_through: bool = False
+    floor: bool = False
     follow: bool = False
     paced: bool = False
     stamped: bool = False
@@ -303,11 +305,12 @@ class BenchJob:
         if self.paced:
             stream = stream.map(Paced(), Types.STRING())
         mark = marker(self.folder, ["before:open", "after:open", "after:drain"])
-        if self.profile:
+        if self.profile and not self.floor:
             mark = profiler(self.folder, mark)
-        if self.pass_through:
+        if self.pass_through or self.floor:
             keyed = stream.key_by(_plain_key, key_type=Types.STRING())
-            responses = keyed.process(PassThrough(mark), output_type=Types.STRING())
+            plain = Floor(mark) if self.floor else PassThrough(mark)
+            responses = keyed.process(plain, output_type=Types.STRING())
         else:
             options = OperatorOptions(key_by="key", workers=self.workers, limits=self.limits)
             responses = attach(stream, options, self.tools(), mark, journal=self._journal(), run_id=RUN_ID).responses
