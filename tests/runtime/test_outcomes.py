@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import cloudpickle  # type: ignore[import-untyped]
 import pytest
+from pydantic import SecretStr
 
 from flink_agents import ClassDeclaration, FunctionDeclaration, SchemaDeclaration, ToolContext, tool
 from flink_agents.options import Limits, OperatorOptions
@@ -93,6 +94,16 @@ def name_of(ctx: ToolContext, text: str) -> str:
     return ctx.idempotency_key
 
 
+def tenant(order: str, tenant: str = "nobody") -> list[str]:
+    """Say whose order it is."""
+    return [order, tenant]
+
+
+def keyed(key: SecretStr) -> str:
+    """Say what a secret is shown as."""
+    return f"{'a secret' if key.get_secret_value() == os.environ['PATH'] else 'something'}, shown as {key}"
+
+
 def remote(tool_name: str, arguments: dict[str, Any]) -> list[Any]:
     """Serve declared tools."""
     return [tool_name, arguments]
@@ -150,6 +161,7 @@ DECLARED = {
 }
 GOOD = {"order": "A-1", "count": "2", "day": "2024-05-06", "tags": ["x"]}
 TYPED = {"count": 2, "day": [2024, 5], "mode": "fast", "tags": ["x"], "order": "A-1"}
+INJECTION = ("injection", "InjectionFailed")
 INVALID = ("invalid_arguments", "InvalidArguments")
 
 # Tool, arguments, and what becomes of it: a value, or kind, type and a part of the message.
@@ -183,6 +195,11 @@ CALLS: list[tuple[str, Any, Any]] = [
     ("large", {"size": 5_000}, ("too_large", "TooLarge", "over the limit of 1024")),
     ("declared", {"a": 5, "b": 1}, ["declared", {"a": 5, "b": 1}]),
     ("declared", {"a": "5"}, (*INVALID, "is not of type")),
+    ("tenant", {"order": "A-1"}, (*INJECTION, "no value for its injected parameter 'tenant'")),
+    ("tenant", {"order": "A-1", "tenant": "evil"}, (*INJECTION, "the job's config has no 'nobody'")),
+    ("remembered", {"order": "A-1", "tenant": "evil"}, (*INJECTION, "the memory of this key has no 'tenant'")),
+    ("owned", {"order": "A-1", "tenant": "evil"}, ["A-1", "acme"]),
+    ("keyed", {"key": "stolen"}, "a secret, shown as **********"),
     ("stock", {"item": "kettle"}, "7 kettle"),
     ("stock", {"item": 5}, (*INVALID, "item: Input should be a valid string")),
 ]
@@ -190,7 +207,12 @@ CALLS: list[tuple[str, Any, Any]] = [
 
 def tools_of(folder: Path) -> list[Any]:
     """Return every kind of declaration."""
+    config = {"from": "config"}
     return [
+        FunctionDeclaration(tenant, inject={"tenant": {**config, "key": "nobody"}}),
+        FunctionDeclaration(tenant, "owned", inject={"tenant": {**config, "key": "customer.tenant"}}),
+        FunctionDeclaration(tenant, "remembered", inject={"tenant": {"from": "memory", "key": "tenant"}}),
+        FunctionDeclaration(keyed, inject={"key": {**config, "key": "key"}}),
         *(typed, rich, give, spoil, fail, lock, name_of),
         FunctionDeclaration(large, retry={"attempts": 5, "initial": "1ms"}),
         SchemaDeclaration((DECLARED,), remote),
@@ -212,13 +234,17 @@ def check(result: dict[str, Any], expected: Any) -> None:
 
 
 @pytest.mark.flink
-@pytest.mark.rule(2, 3, 4, 6, 7, 19, 20, 21, 26)
+@pytest.mark.rule(2, 3, 4, 6, 7, 8, 19, 20, 21, 26)
 def test_every_outcome_in_a_running_job_and_the_same_after_a_restore(
     operator_job: MakeJob, crash_once: MakeCrash, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"
     calls = [*CALLS, *2 * [("name_of", {"text": "same"}, None)], ("last", {"until": str(go)}, "last")]
-    options = OperatorOptions("key", limits=Limits(arguments=4096, result=1024))
+    options = OperatorOptions(
+        "key",
+        limits=Limits(arguments=4096, result=1024),
+        config={"customer": {"tenant": "acme"}, "key": {"env": "PATH"}},
+    )
     # At the end of the input no checkpoint would complete, so the source goes on.
     job = operator_job(options=options, fault=crash_once("before:recorded", len(calls)), follow=True)
     wanted = [{"id": "same", "function": {"name": name, "arguments": given}} for name, given, _ in calls]
