@@ -11,8 +11,10 @@ import pytest
 from pydantic import BaseModel, Field, SecretBytes, SecretStr
 
 from flink_agents import ClassDeclaration, FunctionDeclaration, FunctionTool, SchemaDeclaration, SchemaTool, tool
+from flink_agents.agent import Agent, InputEvent, OutputEvent
 from flink_agents.errors import InjectionFailed, InvalidArguments, InvalidOption
 from flink_agents.options import InjectFrom, Injection
+from flink_agents.testing import Harness
 from flink_agents.tools.base import Tool
 from flink_agents.tools.injection import injected, resolve_config, secrets_in, unfit
 from flink_agents.tools.registry import build_registry
@@ -287,3 +289,25 @@ def test_what_a_registry_hides_in_failures() -> None:
     told = "taken-as-a-secret acme corp from-outside"
     assert registry.redaction(config).text(told) == "[secret] acme corp [secret]"
     assert not build_registry([pay]).redaction({"plain": "text"})
+
+
+@pytest.mark.rule(8)
+def test_an_action_s_calls_are_given_what_the_key_remembers() -> None:
+    agent = Agent()
+    seen: list[Any] = []
+
+    @agent.action(InputEvent)
+    async def ask(event: InputEvent, ctx: Any) -> None:
+        try:
+            seen.append(await ctx.call_tool("look_up", {"order": "A-1", "tenant": "evil corp"}))
+        except InjectionFailed as failed:
+            seen.append(failed.kind)
+        ctx.memory.set("customer.tenant", f"of {ctx.key}")
+        ctx.send_event(OutputEvent({"done": True}))
+
+    made = FunctionTool(look_up, inject={"tenant": {"from": "memory", "key": "customer.tenant"}})
+    with Harness([made], agent=agent) as harness:
+        for key in ("a", "b", "a"):
+            harness.send({"key": key})
+            harness.run()
+    assert seen == ["injection", "injection", ["A-1", "of a"]]
