@@ -13,7 +13,7 @@ from flink_agents.durable.journal.rows import CallFilter
 from flink_agents.durable.journal.sqlite import SqliteJournal
 from flink_agents.options import Rate, ToolCallOptions, WorkerOptions
 from flink_agents.retry import RetryPolicy
-from flink_agents.scheduler.timers import Alarms, Due, Timers
+from flink_agents.scheduler.timers import Alarms, Due, Timer, Timers
 from flink_agents.testing import ControlledTool, Harness, tool_request
 
 if TYPE_CHECKING:
@@ -24,18 +24,22 @@ CALLS = 1_000
 
 def test_timers_come_in_order_and_those_of_one_moment_in_the_order_of_making() -> None:
     dead: set[Any] = set()
-    timers = Timers(lambda timer: timer.subject not in dead)
-    assert timers.next_ms() is None
+    timers = Timers()
+
+    def is_live(timer: Timer) -> bool:
+        return timer.subject not in dead
+
+    assert timers.next_ms(is_live) is None
     for subject, at_ms in enumerate((30, 10, 20, 10)):
         timers.set(at_ms, Due.SLEEP, subject)
-    assert timers.next_ms() == 10
-    assert [timer.subject for timer in timers.pop_due(20)] == [1, 3, 2]
-    assert timers.pop_due(29) == []
+    assert timers.next_ms(is_live) == 10
+    assert [timer.subject for timer in timers.pop_due(20, is_live)] == [1, 3, 2]
+    assert timers.pop_due(29, is_live) == []
     dead.add(0)
-    assert timers.next_ms() is None
+    assert timers.next_ms(is_live) is None
     timers.set(5, Due.SLEEP, 4)
     dead.add(4)
-    assert timers.pop_due(5) == []
+    assert timers.pop_due(5, is_live) == []
 
 
 def test_an_alarm_moves_only_forward_and_one_that_rings_too_early_costs_one_look() -> None:
