@@ -120,8 +120,26 @@ class SqliteJournal(Journal):
         return earlier is None
 
     def apply(self, operations: Sequence[Operation]) -> list[Result]:  # noqa: D102
+        match operations:
+            case [Finish() as alone] if (answered := self._finish_alone(alone)) is not None:
+                return [answered]
         with self._transaction() as connection:
             return [self._apply(connection, operation) for operation in operations]
+
+    def _finish_alone(self, operation: Finish) -> Result:
+        """Record an outcome that comes alone, as most do, where its call has no row; None where it has one.
+
+        One statement is a transaction of its own. Each further one would hand the interpreter to other threads and wait
+        to get it back, which in a busy process takes longer than the commit.
+        """
+        with self._connection() as connection:
+            return self._finish_first(connection, operation)
+
+    @staticmethod
+    def _finish_first(connection: sqlite3.Connection, operation: Finish) -> Result:
+        row = (*place_columns(operation.call), *call_columns(operation))
+        inserted = connection.execute(sql.FINISH_FIRST, row).rowcount
+        return finished(operation, operation.attempts, "") if inserted else None
 
     def _apply(self, connection: sqlite3.Connection, operation: Operation) -> Result:
         match operation:
@@ -151,6 +169,8 @@ class SqliteJournal(Journal):
         place = place_columns(operation.call)
         attempt_id = ""
         if not isinstance(operation, LookUp):
+            if isinstance(operation, Finish) and (first := self._finish_first(connection, operation)) is not None:
+                return first
             attempt_id = operation.attempt_id
             done = connection.execute(_STATEMENTS[type(operation)], (*place, *call_columns(operation))).rowcount
             if done and isinstance(operation, Finish):
@@ -253,12 +273,18 @@ class SqliteJournal(Journal):
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """Give the writing connection within a transaction; commit at the end, undo everything on an error."""
+        with self._connection() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection
+            connection.execute("COMMIT")
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """Give the writing connection, each statement a transaction of its own; undo what is open on an error."""
         with self._writing, self._errors():
             connection = self._connected()
             try:
-                connection.execute("BEGIN IMMEDIATE")
                 yield connection
-                connection.execute("COMMIT")
             except sqlite3.OperationalError as error:
                 self._undo(connection)
                 if "I/O" in str(error):

@@ -9,6 +9,7 @@ __all__ = [
     "CALLS",
     "CREATE",
     "FINISH",
+    "FINISH_FIRST",
     "INSERT_REQUEST",
     "LEASE",
     "MARK_FATAL",
@@ -107,6 +108,8 @@ START_AGAIN = f"""{_INSERT_CALL} DO UPDATE SET attempts = max(calls.attempts, ex
     attempt_id = excluded.attempt_id, started_ms = excluded.started_ms
 WHERE calls.outcome IS NULL AND NOT {_LATER.format("excluded.attempt_id")}
 """
+
+FINISH_FIRST = f"{_INSERT_CALL} DO NOTHING"
 
 FINISH = f"""{_INSERT_CALL} DO UPDATE SET status = excluded.status, outcome = excluded.outcome,
     attempts = max(calls.attempts, excluded.attempts), attempt_id = excluded.attempt_id,

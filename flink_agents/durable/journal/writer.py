@@ -27,6 +27,7 @@ BATCH_BYTES = 8 * 1024 * 1024
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
 LAZY_S = 1.0
+LAZY_OPERATIONS = 32
 PRUNE_EVERY_S = 60.0
 PRUNE_CHUNK = 500
 PRUNE_PAUSE_S = 0.05
@@ -101,8 +102,8 @@ class JournalWriter:
 
         ``on_done`` is called on the writer thread, after the commit, with the operation's answer, or with the
         ``JournalLost`` that the task must fail with. It must be quick, since all other answers wait for it; what it
-        raises is logged. ``Answered`` without ``on_done`` waits for other work or for a second, and may be dropped if
-        the journal is lost.
+        raises is logged. ``Answered`` without ``on_done`` waits for others like it, for a second at most, and may be
+        dropped if the journal is lost.
         """
         self._queue.put(_Waiting(operation, on_done))
 
@@ -161,7 +162,8 @@ class JournalWriter:
         return min(due, self._lazy_since + LAZY_S) if self._lazy else due
 
     def _with_lazy(self, batch: list[_Waiting]) -> list[_Waiting]:
-        if batch or (self._lazy and time.monotonic() >= self._lazy_since + LAZY_S):
+        """Add the marks that nobody waits for, some at a time: one in each batch would make every other call wait."""
+        if len(self._lazy) >= LAZY_OPERATIONS or (self._lazy and time.monotonic() >= self._lazy_since + LAZY_S):
             while self._lazy and len(batch) < BATCH_OPERATIONS:
                 batch.append(_Waiting(self._lazy.popleft(), None))
         return batch

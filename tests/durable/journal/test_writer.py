@@ -20,7 +20,7 @@ from flink_agents.durable.journal.rows import (
     StartAnswer,
     StartStatus,
 )
-from flink_agents.durable.journal.writer import JournalWriter
+from flink_agents.durable.journal.writer import LAZY_OPERATIONS, JournalWriter
 from flink_agents.durable.outcome import Succeeded
 from flink_agents.errors import (
     JournalCorrupt,
@@ -285,27 +285,33 @@ def test_waiting_ends_when_all_before_is_applied_or_lost(
     assert answers.lost() == {1}
 
 
-def test_marks_of_answered_requests_go_along_with_other_work_or_alone_after_a_while(
+def test_marks_of_answered_requests_wait_for_each_other_or_a_while(
     script: ScriptedJournal, answers: Answers, call_of: CallOf
 ) -> None:
     writer = JournalWriter(script)
-    mark = Answered("run-1", '"k"', 1, 5)
-    script.held.clear()
-    writer.submit(mark)
-    writer.submit(look_up(call_of, 0), answers.take(0))
-    script.held.set()
-    answers.wait(1)
-    writer.submit(mark)
-    writer.submit(Answered("run-1", '"k"', 2, 5), answers.take("asked for"))
-    answers.wait(2)
-    script.entered.clear()
+    marks: list[Operation] = [Answered("run-1", '"k"', intake, 5) for intake in range(LAZY_OPERATIONS)]
     began = time.monotonic()
-    writer.submit(mark)
+    writer.submit(marks[0])
+    writer.submit(look_up(call_of, 0), answers.take(0))
+    answers.wait(1)
+    writer.submit(marks[1], answers.take("asked for"))
+    answers.wait(2)
+    assert [len(batch) for batch in script.batches] == [1, 1]
+    script.entered.clear()
     assert script.entered.wait(DEADLINE_S)
     assert time.monotonic() - began > 0.9
-    marks = [operation for batch in script.batches for operation in batch if isinstance(operation, Answered)]
-    assert len(script.batches) == 3
-    assert marks == [mark, Answered("run-1", '"k"', 2, 5), mark, mark]
+    assert script.batches[2] == [marks[0]]
+    # As many as this go at once, behind the work that is there.
+    script.held.clear()
+    script.entered.clear()
+    writer.submit(look_up(call_of, 1), answers.take(1))
+    assert script.entered.wait(DEADLINE_S)
+    for mark in marks:
+        writer.submit(mark)
+    writer.submit(look_up(call_of, 2), answers.take(2))
+    script.held.set()
+    answers.wait(4)
+    assert script.batches[4] == [look_up(call_of, 2), *marks]
 
 
 def test_old_rows_go_in_chunks_between_other_work(script: ScriptedJournal, answers: Answers, call_of: CallOf) -> None:
