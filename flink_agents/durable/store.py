@@ -41,6 +41,9 @@ class KeyedStore(Protocol):
     def clear(self, name: StateName) -> None:
         """Delete all values of one map; never of ``HEAD``."""
 
+    def fields(self, name: StateName) -> list[str]:
+        """Return the fields of one map that have a value; never of ``HEAD``."""
+
 
 _HEAD = (StateName.HEAD, "")
 
@@ -100,6 +103,12 @@ class WriteBehind:
             self.remove(name, field)
         else:
             self.clear(name)
+
+    def fields(self, name: StateName) -> list[str]:
+        """Return the fields of one map that have a value as this turn sees it."""
+        found = dict.fromkeys([] if name in self._cleared else self._store.fields(name), True)
+        found.update({field: value is not None for (of, field), value in self._changes.items() if of is name})
+        return [field for field, is_there in found.items() if is_there]
 
     def flush(self) -> None:
         """Write the difference to the store. A failure leaves the turn unfinished: the task must fail."""

@@ -84,6 +84,10 @@ class FlinkStore:
         """Store several values of one map."""
         self._maps[name].put_all(values)
 
+    def fields(self, name: StateName) -> list[str]:
+        """Return the fields of one map that have a value."""
+        return list(self._maps[name].keys())
+
     def clear(self, name: StateName) -> None:
         """Delete all values of one map."""
         self._maps[name].clear()

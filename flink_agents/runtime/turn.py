@@ -226,12 +226,15 @@ class KeyActivity:
         run.begin(parts.program.run(request, self._context(run)))
 
     def _context(self, run: ActionRun) -> ActionContext:
-        self._memory = KeyMemory(self._remembered)
+        self._memory = KeyMemory(self._remembered, self._remembered_paths)
         return ActionContext(self._parts.context, run, self._memory)
 
     def _remembered(self, path: str) -> str | None:
         # The view of the turn in which the action asks; it is the only one that is current.
         return None if self._store is None else self._store.get(StateName.MEMORY, path)
+
+    def _remembered_paths(self) -> list[str]:
+        return [] if self._store is None else self._store.fields(StateName.MEMORY)
 
     def _finish(self, store: WriteBehind, turn: Turn) -> None:
         """Answer what is done, begin the next requests, write the difference."""

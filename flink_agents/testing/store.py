@@ -48,6 +48,10 @@ class InMemoryBackend:
         self._count_write()
         self._state.get(self.current_key, {}).pop(name, None)
 
+    def fields(self, name: StateName) -> list[str]:
+        """Return the fields of one map of the current key."""
+        return list(self._state.get(self.current_key, {}).get(name, {}))
+
     def entries(self, key: str, name: StateName) -> dict[str, str]:
         """Return a copy of one map of one key."""
         return dict(self._state.get(key, {}).get(name, {}))
