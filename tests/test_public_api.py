@@ -39,6 +39,7 @@ PUBLIC = [
     "flink_agents.testing",
     "flink_agents.tools",
     "flink_agents.tools.base",
+    "flink_agents.tools.execute",
 ]
 DECLARING = sorted(module for module, path in FILES.items() if declared(path) is not None)
 
