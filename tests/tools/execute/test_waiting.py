@@ -94,6 +94,22 @@ def test_a_permit_that_comes_with_the_cancellation_is_given_back() -> None:
 
 
 @pytest.mark.rule(67)
+def test_a_permit_that_comes_after_the_cancellation_starts_nothing() -> None:
+    permits, token = Permits(1), CancellationToken()
+    first = Holder(permits)
+    assert first.entered.wait(30)
+    # Called when the token is set, before the one that waits is told.
+    token.on_cancel(first.end)
+    second = Holder(permits, token)
+    eventually(lambda: permits.waiting == 1)
+    token.cancel()
+    second.end()
+    assert second.interrupted
+    assert not second.entered.is_set()
+    assert permits.free == 1
+
+
+@pytest.mark.rule(67)
 def test_a_token_that_is_set_before_starts_nothing() -> None:
     token = CancellationToken()
     token.cancel()
