@@ -18,7 +18,7 @@ from flink_agents.events import InputEvent, OutputEvent, ToolRequestEvent, ToolR
 from flink_agents.failures import capture
 from flink_agents.options import OnMismatch, ToolCallOptions
 from flink_agents.records import parse_input, parse_request, parse_stored, parse_stored_input
-from flink_agents.scheduler.run import ActionRun, RunStatus
+from flink_agents.scheduler.run import CALL_KINDS, ActionRun, RunStatus
 
 __all__ = ["AgentProgram", "Answer", "Program", "ToolCallProgram"]
 
@@ -152,7 +152,7 @@ def _counted(log: SlotLog) -> tuple[int, int, int]:
     calls = succeeded = timed_out = 0
     for index in range(len(log)):
         slot = log[index]
-        if slot.identity.kind in ("tool", "call"):
+        if slot.identity.kind in CALL_KINDS:
             calls += 1
             failed = isinstance(slot.outcome, Failed)
             succeeded += slot.outcome is not None and not failed

@@ -62,7 +62,7 @@ class ActionCalls:
         self.origin = origin
         self.log = log
         self.started: list[RunningCall] = []
-        self.reran = 0
+        self.reran = self.replayed = 0
         self.wait: Wait | None = None
         self.timers = Timers()
         self._services = services
@@ -354,6 +354,7 @@ class ActionCalls:
         elif slot.attempt_id == services.attempt.id:
             slot.attempts = call.attempts
         if completion.recorded:
+            self.replayed += 1
             counters.inc("replayed")
         elif index in self._again and slot.attempts > 1:
             self.reran += 1

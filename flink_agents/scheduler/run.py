@@ -23,7 +23,10 @@ from flink_agents.scheduler.services import Counters, Services
 from flink_agents.scheduler.timers import Due
 from flink_agents.scheduler.tool_context import Origin
 
-__all__ = ["ActionRun", "Counters", "RunStatus", "Services"]
+__all__ = ["CALL_KINDS", "ActionRun", "Counters", "RunStatus", "Services"]
+
+CALL_KINDS = ("tool", "call")
+"""Kinds of slots that stand for calls; the others are what the engine answers itself."""
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +62,7 @@ class ActionRun:
         self._wait: Wait | None = None
         self._reserved = 0
         self._broken: FrameworkFault | None = None
-        self.replayed = 0
+        self._replayed = 0
 
     @property
     def log(self) -> SlotLog:
@@ -81,6 +84,11 @@ class ActionRun:
         return self.calls.reran
 
     @property
+    def replayed(self) -> int:
+        """How many calls were answered by what an earlier attempt recorded."""
+        return self._replayed + self.calls.replayed
+
+    @property
     def is_replaying(self) -> bool:
         """Whether the action asks for calls that it asked for before a restore, and has not come to a new one."""
         return self._reserved < len(self.log)
@@ -94,7 +102,7 @@ class ActionRun:
         self._coroutine = coroutine
         self._set_wait(None)
         self._reserved = 0
-        self.replayed = 0
+        self._replayed = 0
         self.calls.forget_handles()
         self.status = RunStatus.RUNNING
         self._resume(self._send)
@@ -273,7 +281,7 @@ class ActionRun:
         if self._fault is not None:
             self._fault("after:reserve")
         if slot.outcome is not None:
-            self.replayed += 1
+            self._replayed += handle.kind in CALL_KINDS
             self._services.counters.inc("replayed")
             handle.settle(CallOutcome(slot.outcome, slot.attempts, slot.duration_ms, True))
 
