@@ -10,7 +10,8 @@ import pytest
 from pydantic import BaseModel
 from ruamel.yaml import YAML
 
-from flink_agents.config.schema import JobConfig, Section, json_schema
+from flink_agents.config.schema import JobConfig, json_schema
+from flink_agents.config.section import Section
 from flink_agents.config.unavailable import UNAVAILABLE
 
 JOBS = sorted((Path(__file__).parents[2] / "jobs").glob("*/job.yaml"))
