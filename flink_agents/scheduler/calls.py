@@ -119,6 +119,9 @@ class ActionCalls:
 
     def launch(self, calls: Sequence[RunningCall]) -> None:
         """Begin calls that waited for a worker and were granted one; a call nobody asks for any more gives it back."""
+        if self._services.attempt.interrupted:
+            self.withdraw(calls)
+            raise Interrupted
         for call in calls:
             if self._queued.get(call.slot_index) is not call:
                 self._services.admission.withdraw(call)
