@@ -132,7 +132,7 @@ class InlineRequests:
                 raise
             if is_interruption(exception, asked=self._services.attempt.interrupted):
                 raise Interrupted from None
-            error = capture(exception).error()
+            error = capture(exception, self._services.attempt.secrets).error()
         duration_ms = (perf_counter_ns() - began_ns + 500_000) // 1_000_000 if began_ns else 0
         counters = self._services.counters
         counters.latency("call_ms", duration_ms)

@@ -134,8 +134,10 @@ class AgentProgram:
         calls, succeeded, timed_out = _counted(run.log)
         head = {"request_id": request.request_id, "key": request.key}
         if run.status is RunStatus.FAILED and run.error is not None:
-            _log.error("an action of key %s failed", run.key, exc_info=run.error)
-            error = {**capture(run.error).error(), "kind": "action_error"}
+            failure = capture(run.error, run.secrets)
+            # Not the exception itself: its message may hold what must not be in a log.
+            _log.error("an action of key %s failed: %s\n%s", run.key, failure.message, failure.trace)
+            error = {**failure.error(), "kind": "action_error"}
             lines = [codec.dumps({**head, "error": error})]
         else:
             lines = [_line(head, output) for output in run.result]

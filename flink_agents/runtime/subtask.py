@@ -103,6 +103,8 @@ class Subtask:
             self._recorded,
         )
         action = ToolCallAction(options.tool_calls)
+        config = resolve_config(options.config, os.environ)
+        attempt.secrets = registry.redaction(config)
         self._parts = TurnParts(
             options,
             services,
@@ -112,7 +114,7 @@ class Subtask:
                 options.limits,
                 counters,
                 has_journal=journal is not None,
-                config=resolve_config(options.config, os.environ),
+                config=config,
             ),
             self._note_answered,
             InlineRequests(registry, options, services) if agent is None else None,

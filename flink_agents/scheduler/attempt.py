@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from flink_agents.redaction import NO_SECRETS, Redaction
+
 if TYPE_CHECKING:
     from flink_agents.scheduler.call import Completion
 
@@ -79,7 +81,7 @@ class Attempt:
 
     ``completions`` is the only way from a worker to the task thread: appended on any thread, drained by that one.
     ``notify`` is set by the runtime and tells the task thread that something lies there; it must be callable on any
-    thread and must not raise.
+    thread and must not raise. ``secrets`` are what must not be in the record of a failure.
     """
 
     __slots__ = (
@@ -92,6 +94,7 @@ class Attempt:
         "id",
         "interrupted",
         "notify",
+        "secrets",
     )
 
     def __init__(self) -> None:
@@ -100,6 +103,7 @@ class Attempt:
         self.notify: Callable[[], None] = _nothing
         self.failure: BaseException | None = None
         self.interrupted = False
+        self.secrets: Redaction = NO_SECRETS
         self._lock = threading.Lock()
         self._running: dict[int, CancellationToken] = {}
         self._on_interrupt: list[Callable[[], None]] = []

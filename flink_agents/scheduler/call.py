@@ -339,7 +339,7 @@ def conclude_exception(call: RunningCall, exception: BaseException, duration_ms:
         return Completion(call, Ending.FATAL, None, exception, duration_ms)
     if is_interruption(exception, asked=call.attempt.interrupted):
         return Completion(call, Ending.INTERRUPTED, None, exception, duration_ms)
-    failed = Failed(capture(exception), exception)
+    failed = Failed(capture(exception, call.attempt.secrets), exception)
     wait_ms = next_wait_ms(call.terms.retry, exception, call.failed + 1)
     if wait_ms is None or call.expired:
         return Completion(call, Ending.ENDED, failed, None, duration_ms)

@@ -212,7 +212,7 @@ class CallJournal:
     def _refuse(self, call: RunningCall, answer: StartAnswer, error: InDoubt | FatalAttempts) -> None:
         self._never_begins(call)
         call.set_attempts(answer.attempts, answer.attempts - 1)
-        self.finish(Completion(call, Ending.ENDED, Failed(capture(error), error), None, 0))
+        self.finish(Completion(call, Ending.ENDED, Failed(capture(error, self._attempt.secrets), error), None, 0))
 
     def _settle(self, call: RunningCall, answer: StartAnswer) -> None:
         self._never_begins(call)

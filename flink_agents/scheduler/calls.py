@@ -270,7 +270,7 @@ class ActionCalls:
             raise Interrupted
         call = self._call(handle, slot, _UNPREPARED)
         call.attempts = slot.attempts
-        self._ended(Completion(call, Ending.ENDED, Failed(capture(exception), exception), None, 0))
+        self._ended(Completion(call, Ending.ENDED, self._failure(exception), None, 0))
 
     def _run_here(self, call: RunningCall, slot: Slot, body: Callable[[], object], handle: DurableFuture) -> None:
         """Run a body on the task thread and settle its call: the steps of every call, in one piece.
@@ -316,9 +316,12 @@ class ActionCalls:
         else:
             raise Interrupted
 
+    def _failure(self, exception: BaseException) -> Failed:
+        return Failed(capture(exception, self._services.attempt.secrets), exception)
+
     def _fail(self, call: RunningCall, error: CallError) -> None:
         """Have the call end in a failure of the engine's own: what is recorded already stands."""
-        self._ended(Completion(call, Ending.ENDED, Failed(capture(error), error), None, 0))
+        self._ended(Completion(call, Ending.ENDED, self._failure(error), None, 0))
 
     def _note_start(self, call: RunningCall, slot: Slot) -> None:
         services = self._services
@@ -512,7 +515,7 @@ class ActionCalls:
         else:
             error = CallTimeout(_BATCH_OVER if due is Due.BATCH else "the call's deadline passed before it ended")
         duration_ms = max(0, self._services.clock() - slot.started_ms) if slot.started_ms else 0
-        failed = Failed(capture(error), error)
+        failed = self._failure(error)
         wait_ms = next_wait_ms(call.terms.retry, error, call.failed + 1) if due is Due.TIMEOUT else None
         if wait_ms is None:
             self._ended(Completion(call, Ending.ENDED, failed, None, duration_ms))
@@ -537,7 +540,7 @@ class ActionCalls:
 
     def _leave_unrecorded(self, index: int, error: CallError) -> None:
         """Settle a handle whose slot stays pending: nothing happened that a replay could contradict."""
-        self._settle(index, CallOutcome(Failed(capture(error), error), self.log[index].attempts, 0, False))
+        self._settle(index, CallOutcome(self._failure(error), self.log[index].attempts, 0, False))
 
 
 def _asks_first(call: RunningCall) -> bool:

@@ -15,6 +15,7 @@ from flink_agents.durable.outcome import Succeeded
 from flink_agents.durable.slot_log import SlotLog
 from flink_agents.errors import FlinkAgentsError, ForeignAwaitable, FrameworkFault, Interrupted
 from flink_agents.faults import no_fault
+from flink_agents.redaction import Redaction
 from flink_agents.scheduler.call import Completion, RunningCall, is_fatal, is_interruption
 from flink_agents.scheduler.calls import ActionCalls
 from flink_agents.scheduler.handles import CallOutcome, DurableFuture, HandleState, Wait
@@ -87,6 +88,11 @@ class ActionRun:
     def replayed(self) -> int:
         """How many calls were answered by what an earlier attempt recorded."""
         return self._replayed + self.calls.replayed
+
+    @property
+    def secrets(self) -> Redaction:
+        """What must not be in the record of a failure."""
+        return self._services.attempt.secrets
 
     @property
     def is_replaying(self) -> bool:

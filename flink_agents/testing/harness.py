@@ -57,6 +57,7 @@ class Harness:
         always_replay: run the action again from its top after every turn, so that replay is exercised at every wait.
         fault: called at every fault point; a ``PlannedCrash`` raised there is answered by ``crash()``.
         journal: keeps outcomes between checkpoints; ``run_id`` names the run in it.
+        config: what tools are given by ``inject``, as in the job YAML.
         agent: an ``Agent`` whose actions take the records, instead of the built-in action.
 
     Outputs behave like exactly-once sinks: a crash takes back what was emitted after the last checkpoint, and sends the
@@ -76,6 +77,7 @@ class Harness:
         journal: Journal | None = None,
         run_id: str = "run",
         agent: AgentSource | None = None,
+        config: dict[str, Any] | None = None,
     ) -> None:
         self.options = OperatorOptions(
             key_by=key_by,
@@ -83,6 +85,7 @@ class Harness:
             workers=workers or WorkerOptions(),
             limits=limits or Limits(),
             statistics=True,
+            config=config or {},
         )
         self.backend = InMemoryBackend()
         self.counters = CountingCounters()

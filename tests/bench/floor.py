@@ -38,7 +38,7 @@ async def _call() -> int:
 
 
 class Floor(KeyedProcessFunction):  # type: ignore[misc]  # pyflink has no types
-    """For each record a request and its slots are written, coroutines run on a loop, maps are cleared, a line leaves."""
+    """For each record: a request and its slots written, coroutines run on a loop, maps cleared, a line out."""
 
     def __init__(self, mark: Fault) -> None:
         self._mark = mark
