@@ -132,7 +132,7 @@ down() {
     local docker images
     docker=$(choose_client)
     [ -n "$docker" ] || { rm -rf "$dir"; return; }
-    images=$("$docker" image ls -q --filter reference='flink-agents-tests/*' 2>/dev/null | sort -u)
+    images=$("$docker" image ls -q --filter reference='flink-agents-tests/*' 2>/dev/null | sort -u) || true
     [ -z "$images" ] || "$docker" image rm -f $images >/dev/null
     rm -rf "$dir"
     return
