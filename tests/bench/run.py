@@ -24,14 +24,14 @@ from rich.console import Console
 
 from flink_agents.cluster.embedded import EmbeddedCluster
 from tests.bench import arguments as passage
-from tests.bench import checkpointing, journal, latency, recovery, throughput
+from tests.bench import checkpointing, journal, latency, recovery, steps, throughput
 from tests.bench.cell import Bench, Cell
 from tests.bench.machine import load, machine
 from tests.bench.results import Measure, table
 
 CELLS: dict[str, Cell] = {
     cell.name: cell
-    for module in (throughput, latency, journal, checkpointing, recovery, passage)
+    for module in (throughput, latency, steps, journal, checkpointing, recovery, passage)
     for cell in module.CELLS
 }
 QUICK = 0.1

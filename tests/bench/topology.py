@@ -20,6 +20,7 @@ import orjson
 from pyflink.common import Types
 from pyflink.datastream.functions import KeyedProcessFunction, MapFunction
 
+from flink_agents.agent import Agent
 from flink_agents.cluster.embedded import EmbeddedCluster
 from flink_agents.connectors.jsonl_sink import write_jsonl_each_checkpoint
 from flink_agents.connectors.jsonl_source import read_jsonl
@@ -198,7 +199,8 @@ class BenchJob:
     """One job below ``folder``: what goes in, how it is built, what came out.
 
     ``paced`` and ``stamped`` put a map before and after the operator, each in the task that is there anyway.
-    ``journal`` is the file of a SQLite journal; jobs with one are one run, whatever their folder.
+    ``journal`` is the file of a SQLite journal; jobs with one are one run, whatever their folder. With an ``agent``,
+    its actions take the records.
     """
 
     cluster: EmbeddedCluster
@@ -216,6 +218,7 @@ class BenchJob:
     savepoint: str | None = None
     profile: bool = False
     journal: Path | None = None
+    agent: Agent | None = None
 
     def __post_init__(self) -> None:
         self.requests = self.folder / "requests"
@@ -313,7 +316,10 @@ class BenchJob:
             responses = keyed.process(plain, output_type=Types.STRING())
         else:
             options = OperatorOptions(key_by="key", workers=self.workers, limits=self.limits)
-            responses = attach(stream, options, self.tools(), mark, journal=self._journal(), run_id=RUN_ID).responses
+            streams = attach(
+                stream, options, self.tools(), mark, journal=self._journal(), run_id=RUN_ID, agent=self.agent
+            )
+            responses = streams.responses
         if self.stamped:
             responses = responses.map(_stamp, Types.STRING())
         write_jsonl_each_checkpoint(responses, self.out, name="responses")
