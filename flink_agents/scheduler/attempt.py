@@ -6,7 +6,7 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from flink_agents.redaction import NO_SECRETS, Redaction
 
@@ -72,6 +72,13 @@ class CancellationToken:
                 self._callbacks.pop(id(callback), None)
 
 
+class Cancellable(Protocol):
+    """A running body: its call, or its token."""
+
+    def cancel(self) -> None:
+        """Ask it to stop. Any thread; does nothing the second time."""
+
+
 def _nothing() -> None:
     """Withdraw nothing: the callback ran already."""
 
@@ -105,7 +112,7 @@ class Attempt:
         self.interrupted = False
         self.secrets: Redaction = NO_SECRETS
         self._lock = threading.Lock()
-        self._running: dict[int, CancellationToken] = {}
+        self._running: dict[int, Cancellable] = {}
         self._on_interrupt: list[Callable[[], None]] = []
 
     def on_interrupt(self, callback: Callable[[], None]) -> None:
@@ -116,18 +123,16 @@ class Attempt:
                 return
         callback()
 
-    def enter(self, token: CancellationToken) -> None:
-        """Register a body that is about to run; an attempt that is already interrupted sets its token at once."""
-        with self._lock:
-            self._running[id(token)] = token
-            interrupted = self.interrupted
-        if interrupted:
-            token.cancel()
+    def enter(self, body: Cancellable) -> None:
+        """Register a body that is about to run; an attempt that is already interrupted stops it at once."""
+        # Without the lock, once for every call: entered before the look, as ``interrupt`` looks after it has said so.
+        self._running[id(body)] = body
+        if self.interrupted:
+            body.cancel()
 
-    def leave(self, token: CancellationToken) -> None:
+    def leave(self, body: Cancellable) -> None:
         """Forget a body that ended."""
-        with self._lock:
-            self._running.pop(id(token), None)
+        self._running.pop(id(body), None)
 
     def deliver(self, completion: Completion) -> None:
         """Hand a body's end to the task thread. Any thread."""
@@ -143,9 +148,9 @@ class Attempt:
         """Ask every running body of this attempt to stop; bodies that begin later are asked at once. Any thread."""
         with self._lock:
             self.interrupted = True
-            tokens = list(self._running.values())
+            bodies = list(self._running.values())
             callbacks, self._on_interrupt = self._on_interrupt, []
-        for token in tokens:
-            token.cancel()
+        for body in bodies:
+            body.cancel()
         for callback in callbacks:
             callback()

@@ -97,6 +97,8 @@ class RunningCall:
     """
 
     admitted = False
+    cancelled = False
+    stop: Callable[[], None] | None = None
     in_line = False
     in_flight = False
     fenced = False
@@ -148,10 +150,29 @@ class RunningCall:
 
     @property
     def token(self) -> CancellationToken:
-        """What tells the body to stop."""
+        """What tells the body to stop; made when somebody wants to look at it."""
         if self._token is None:
             self._token = CancellationToken()
+            if self.cancelled:
+                self._token.cancel()
         return self._token
+
+    def cancel(self) -> None:
+        """Ask the body to stop: sets the token, and ``stop`` is called where a worker has set it. Any thread."""
+        # First, as whoever makes the token or sets ``stop`` looks at this afterwards.
+        self.cancelled = True
+        if self._token is not None:
+            self._token.cancel()
+        if self.stop is not None:
+            self.stop()
+        if self.stand_in is not None:
+            self.stand_in.cancel()
+
+    def stopped_by(self, stop: Callable[[], None]) -> None:
+        """Have ``stop`` called when the body is to stop; at once, if that was asked for already. Any thread."""
+        self.stop = stop
+        if self.cancelled:
+            stop()
 
     @property
     def context(self) -> ToolContext:
@@ -249,6 +270,7 @@ class RunningCall:
         """Return what stands for this call once its body is fenced: nothing has begun for it, no worker was taken."""
         other = copy.copy(self)
         other._chance = [True]
+        other.cancelled, other.stop = False, None
         other.fenced = other.concluded = other.expired = False
         other.admitted = other.in_line = other.in_flight = other.is_stray = other.has_ended = False
         other.begun_ms = other.stand_in = None

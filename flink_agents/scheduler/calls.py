@@ -451,7 +451,7 @@ class ActionCalls:
         for call in running:
             call.expired = True
         for call in running:
-            call.token.cancel()
+            call.cancel()
         if self._fault is not None:
             self._fault("before:expired")
         self.take(services.sweep(self.origin.key_text))

@@ -8,9 +8,10 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 
 from flink_agents.clock import monotonic_ms
-from flink_agents.errors import FrameworkFault, Interrupted
+from flink_agents.errors import Interrupted
 from flink_agents.faults import Fault, no_fault
 from flink_agents.options import Execution, WorkerOptions
 from flink_agents.scheduler.attempt import Attempt
@@ -74,11 +75,14 @@ class Permits:
 
     def release(self, call: RunningCall | None = None) -> None:
         """Give back the permit of a body that ended."""
-        if call is not None:
-            with self._lock:
+        with self._lock:
+            if call is not None:
                 call.has_ended = True
                 self.strays -= call.is_stray
-        self._free(1)
+            self._used -= 1
+            if not self._waiting:
+                return
+        self._free(0)
 
     def note_stray(self, call: RunningCall) -> bool:
         """Note that a body goes on although its call is over; return False if it ended meanwhile."""
@@ -134,7 +138,7 @@ class Workers:
         self._pending: deque[RunningCall] = deque()
         self._rung = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[RunningCall, asyncio.Task[None]] = {}
 
     def permits(self, execution: Execution) -> Permits:
         """Return the permits that a body of this kind needs."""
@@ -153,17 +157,18 @@ class Workers:
 
         A crash before the body's end leaves its slot pending; the body then runs again, as its tool says.
         """
+        rings = False
         for call in calls:
-            self.permits(call.terms.execution).begin(call.attempt)
-        coroutines = [call for call in calls if call.terms.execution is Execution.ASYNC]
-        if coroutines:
-            self._pending.extend(coroutines)
-            if not self._rung:
-                self._rung = True
-                self._event_loop().call_soon_threadsafe(self._begin_pending)
-        for call in calls:
-            if call.terms.execution is not Execution.ASYNC:
+            if call.terms.execution is Execution.ASYNC:
+                self.coroutines.begin(call.attempt)
+                self._pending.append(call)
+                rings = True
+            else:
+                self.threads.begin(call.attempt)
                 self._give_to_thread(call)
+        if rings and not self._rung:
+            self._rung = True
+            self._event_loop().call_soon_threadsafe(self._begin_pending)
 
     def _give_to_thread(self, call: RunningCall) -> None:
         with self._lock:
@@ -177,7 +182,7 @@ class Workers:
     def _thread(self) -> None:
         while True:
             call = self._queue.get()
-            call.attempt.enter(call.token)
+            call.attempt.enter(call)
             completion = run_body(call, monotonic_ms)
             with self._lock:
                 self._idle += 1
@@ -187,8 +192,11 @@ class Workers:
 
     def _hand_over(self, completion: Completion, permits: Permits) -> None:
         call = completion.call
-        call.attempt.leave(call.token)
+        call.attempt.leave(call)
         permits.release(call)
+        if self._fault is no_fault:
+            call.deliver(completion)
+            return
         try:
             self._fault("before:body_ended")
             self._fault("after:body_ended")
@@ -217,17 +225,14 @@ class Workers:
         self._rung = False
         loop = asyncio.get_running_loop()
         while self._pending:
+            call = self._pending.popleft()
             # The loop keeps only weak references to tasks.
-            self._tasks.add(loop.create_task(self._run_coroutine(self._pending.popleft())))
+            self._tasks[call] = task = loop.create_task(self._run_coroutine(call))
+            call.stopped_by(partial(_cancel, loop, task))
 
     async def _run_coroutine(self, call: RunningCall) -> None:
         began = monotonic_ms()
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        if task is None:
-            msg = "a coroutine of the worker loop runs outside a task"
-            raise FrameworkFault(msg)
-        withdraw = call.token.on_cancel(lambda: _cancel(loop, task))
-        call.attempt.enter(call.token)
+        call.attempt.enter(call)
         # A task has a context of its own, so nothing has to be reset.
         running_call.set(call)
         try:
@@ -237,8 +242,8 @@ class Workers:
                 completion = Completion(call, Ending.INTERRUPTED, None, Interrupted(), 0)
         except BaseException as exception:  # nothing may escape into the loop: it is the call's own end
             completion = conclude_exception(call, exception, round(monotonic_ms() - began))
-        withdraw()
-        self._tasks.discard(task)
+        call.stop = None
+        self._tasks.pop(call, None)
         self._hand_over(completion, self.coroutines)
 
 

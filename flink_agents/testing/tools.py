@@ -25,7 +25,7 @@ class HeldCall:
     @property
     def cancelled(self) -> bool:
         """Whether the runtime asked this call to stop."""
-        return self.call.token.cancelled
+        return self.call.cancelled
 
     def succeed(self, value: Any, duration_ms: int = 1) -> None:
         """End the call with a value."""

@@ -34,7 +34,7 @@ class StepWorkers(Workers):
         """Take over bodies that begin now."""
         for call in calls:
             self.permits(call.terms.execution).begin(call.attempt)
-            call.attempt.enter(call.token)
+            call.attempt.enter(call)
             body = call.prepared.body
             if isinstance(body, HeldBody):
                 if not call.try_begin():
@@ -61,7 +61,7 @@ class StepWorkers(Workers):
     def drop(self) -> None:
         """Forget bodies that have not run yet, as a killed process does."""
         for call in self._ready:
-            call.attempt.leave(call.token)
+            call.attempt.leave(call)
             self.permits(call.terms.execution).release(call)
         self._ready.clear()
 
