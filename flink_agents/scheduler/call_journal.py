@@ -197,17 +197,17 @@ class CallJournal:
             self._decide_doubt(call, answer)
 
     def _decide_doubt(self, call: RunningCall, answer: StartAnswer) -> None:
-        on_interrupt = call.terms.on_interrupt
-        if on_interrupt is OnInterrupt.FAIL:
-            self._refuse(call, answer, InDoubt(_IN_DOUBT))
-        elif on_interrupt is OnInterrupt.RECONCILE and call.prepared.reconcile is not None:
-            # Its bodies never begin without a row, so the journal's count is exact; the slot has counted this look too.
-            call.set_attempts(answer.attempts, answer.attempts - 1)
-            self._reconcile(call)
-        else:
+        reconcile = call.prepared.reconcile
+        if call.terms.on_interrupt is OnInterrupt.RERUN:
             # The last of them was cut off, which is no failure of its own.
             call.set_attempts(max(call.attempts, answer.attempts + 1), answer.attempts - 1)
             self._workers.start([call])
+        elif reconcile is None:
+            self._refuse(call, answer, InDoubt(_IN_DOUBT.format(call.terms.on_interrupt.value)))
+        else:
+            # Its bodies never begin without a row, so the journal's count is exact; the slot has counted this look too.
+            call.set_attempts(answer.attempts, answer.attempts - 1)
+            self._reconcile(call, reconcile)
 
     def _refuse(self, call: RunningCall, answer: StartAnswer, error: InDoubt | FatalAttempts) -> None:
         self._never_begins(call)
@@ -220,12 +220,8 @@ class CallJournal:
             Completion(call, Ending.ENDED, answer.outcome, None, 0, attempts=answer.attempts, recorded=True)
         )
 
-    def _reconcile(self, call: RunningCall) -> None:
+    def _reconcile(self, call: RunningCall, body: Callable[[], Any]) -> None:
         """Run the reconciler in the body's place; a value or an exception of its is the call's outcome."""
-        body = call.prepared.reconcile
-        if body is None:
-            msg = f"{call.identity} is to be reconciled, and nothing says how"
-            raise FrameworkFault(msg)
         execution = Execution.ASYNC if inspect.iscoroutinefunction(body) else Execution.THREAD
         ask = partial(_ask_on_loop if execution is Execution.ASYNC else _ask, body)
         if self._workers.permits(execution) is not self._workers.permits(call.terms.execution):
@@ -270,6 +266,6 @@ class CallJournal:
 
 _IN_DOUBT = (
     "an earlier attempt began this call and left no outcome: it may have taken effect. "
-    "The tool is declared on_interrupt: fail, so it does not run again"
+    "The tool is declared on_interrupt: {}, and nothing decides about the call, so it does not run again"
 )
 _FATAL = "this call brought the task down in {} earlier attempts and is not started again (limits.fatal_attempts)"

@@ -28,18 +28,6 @@ class Counters(Protocol):
         """Record one duration in milliseconds."""
 
 
-def _nothing_more(key: str) -> list[Completion]:
-    return []
-
-
-def _ended(call: RunningCall) -> bool:
-    return False
-
-
-def _unrecorded(call: CallKey) -> Outcome | None:
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class Services:
     """What every action of one subtask shares. Task thread only.
@@ -55,7 +43,7 @@ class Services:
     counters: Counters
     fault: Fault
     result_limit: int
-    journal: CallJournal | None = None
-    sweep: Callable[[str], list[Completion]] = _nothing_more
-    note_stray: Callable[[RunningCall], bool] = _ended
-    recorded: Callable[[CallKey], Outcome | None] = _unrecorded
+    journal: CallJournal | None
+    sweep: Callable[[str], list[Completion]]
+    note_stray: Callable[[RunningCall], bool]
+    recorded: Callable[[CallKey], Outcome | None]

@@ -115,3 +115,14 @@ def test_permits_of_a_dead_attempt_come_back_unless_its_body_runs() -> None:
     assert not permits.try_acquire(attempt)
     permits.release()
     assert permits.used == 0
+
+
+def test_a_permit_that_nobody_holds_cannot_be_given_back() -> None:
+    permits = Permits(1)
+    attempt = Attempt()
+    permits.give_back(attempt)
+    assert permits.used == 0
+    assert permits.try_acquire(attempt)
+    permits.give_back(attempt)
+    permits.give_back(attempt)
+    assert permits.used == 0

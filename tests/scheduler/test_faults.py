@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from flink_agents.errors import (
 )
 from flink_agents.options import Execution, OnInterrupt, ToolCallOptions
 from flink_agents.retry import RetryPolicy
+from flink_agents.scheduler.call_journal import NOT_STARTED
 from flink_agents.testing import ControlledTool, Harness, tool_request
 from flink_agents.tools.registry import FunctionDeclaration
 
@@ -163,3 +165,21 @@ def test_a_fault_of_the_engine_in_a_body_that_timed_out_is_still_nobodys_result(
         held.running[0].fail(FrameworkFault("late"))
         harness.run()
         assert [r["error"]["kind"] for r in harness.results()] == ["timeout", "timeout"]
+
+
+@pytest.mark.rule(15)
+def test_a_call_in_doubt_whose_tool_has_no_reconciler_after_all_does_not_run_again(journal: SqliteJournal) -> None:
+    held = ControlledTool("held", on_interrupt=OnInterrupt.RECONCILE)
+    with Harness([held], journal=journal) as harness:
+        harness.send(tool_request("k", ("held", {})))
+        harness.run()
+        harness.crash()
+        harness.run()
+        assert len(held.begun) == 1
+        assert [r["error"]["kind"] for r in harness.results()] == ["in_doubt"]
+        assert "on_interrupt: reconcile" in harness.results()[0]["error"]["message"]
+
+
+def test_the_answer_not_started_is_one_object_wherever_it_travels() -> None:
+    assert pickle.loads(pickle.dumps(NOT_STARTED)) is NOT_STARTED
+    assert repr(NOT_STARTED) == "NOT_STARTED"
