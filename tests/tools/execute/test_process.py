@@ -187,8 +187,8 @@ def test_a_chain_of_short_lived_processes_ends(process: LocalProcess) -> None:
 
 @pytest.mark.rule(66)
 def test_a_program_that_kills_its_supervisor_leaves_nothing(process: LocalProcess, tag: str) -> None:
+    begun = f"until grep -aq {tag} /proc/$!/cmdline; do :; done"
     with pytest.raises(ProviderBroken, match="was killed"):
-        begun = f"until grep -aq {tag} /proc/$!/cmdline; do :; done"
         run(process, f"setsid sleep {tag} & {begun}; kill -9 $PPID; sleep {tag}")
     assert running(tag) == []
     assert run(process, "echo on").stdout == "on\n"
