@@ -403,3 +403,25 @@ def test_a_crash_at_each_point_of_a_retried_call_ends_in_one_answer(
         if maybe_journal is not None and "recorded" in point:
             (row,) = maybe_journal.calls(CallFilter())
             assert not isinstance(row.outcome, Failed)
+
+
+@pytest.mark.rule(29, 53)
+def test_a_call_that_was_cut_off_on_a_thread_runs_again_inline_where_the_tool_was_changed() -> None:
+    def held(n: int) -> int:
+        """Answer at once."""
+        return n
+
+    inline = FunctionDeclaration(held, execution="inline")
+    with Harness([ControlledTool("held")]) as harness:
+        harness.send(tool_request("k", ("held", {"n": 1})))
+        harness.run()
+        harness.checkpoint()
+        harness.crash(tools=[inline])
+        harness.run()
+        (result,) = harness.results()
+        assert (result["value"], result["attempts"], result["replayed"]) == (1, 2, False)
+        assert harness.statistics["reran"] == harness.counters.counts["reran"] == 1
+        harness.send(tool_request("k", ("held", {"n": 2})))
+        harness.run()
+        assert (harness.results()[1]["attempts"], harness.results()[1]["replayed"]) == (1, False)
+        assert harness.statistics["reran"] == 1
