@@ -62,13 +62,13 @@ choose_base() {
   local mirror
   mirror=$(apt-get indextargets --format '$(RELEASE) $(REPO_URI)' 'Created-By: Packages' \
     | awk '$1 == "bookworm" && $2 ~ /\/debian\/?$/ {print $2; exit}')
-  if ! debootstrap --variant=minbase --include=ca-certificates bookworm "$dir/root" $mirror >"$dir/debootstrap.log" 2>&1; then
+  if ! debootstrap --variant=minbase --include=ca-certificates bookworm "$dir/base" $mirror >"$dir/debootstrap.log" 2>&1; then
     tail -n 20 "$dir/debootstrap.log" >&2
     return 1
   fi
-  rm -rf "$dir"/root/var/cache/apt/archives/*.deb "$dir"/root/var/lib/apt/lists/*
-  tar -C "$dir/root" -c . | "$docker" import - flink-agents-tests/debian:bookworm >/dev/null
-  rm -rf "$dir/root"
+  rm -rf "$dir"/base/var/cache/apt/archives/*.deb "$dir"/base/var/lib/apt/lists/*
+  tar -C "$dir/base" -c . | "$docker" import - flink-agents-tests/debian:bookworm >/dev/null
+  rm -rf "$dir/base"
   echo flink-agents-tests/debian:bookworm
 }
 
