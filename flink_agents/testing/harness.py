@@ -163,6 +163,7 @@ class Harness:
         self.crashes += 1
         self.attempt.interrupt()
         self.subtask.close()
+        self._registry.close()
         self.workers.drop()
         if self.writer is not None:
             self.writer.drop()
@@ -189,8 +190,9 @@ class Harness:
         return sorted(int(field) for field in self._entries(key, StateName.REQUESTS))
 
     def close(self) -> None:
-        """Release the event loop and drop running actions."""
+        """Release the event loop, drop running actions and close the tools."""
         self.subtask.close()
+        self._registry.close()
         self.workers.close()
 
     def __enter__(self) -> Harness:
@@ -205,9 +207,11 @@ class Harness:
     def _open(self) -> tuple[Attempt, Subtask]:
         attempt = Attempt()
         self.workers.serve(attempt)
+        self._registry = build_registry([*self._tools, *(() if self._agent is None else self._agent.tools())])
+        self._registry.open()
         subtask = Subtask(
             options=self.options,
-            registry=build_registry([*self._tools, *(() if self._agent is None else self._agent.tools())]),
+            registry=self._registry,
             workers=self.workers,
             attempt=attempt,
             counters=self.counters,

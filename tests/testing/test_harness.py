@@ -9,6 +9,7 @@ import pytest
 
 from flink_agents.faults import FAULT_POINTS
 from flink_agents.testing import ControlledTool, CrashAt, Harness, PlannedCrash, tool_request
+from flink_agents.tools.registry import ClassDeclaration
 
 
 def double(n: int) -> int:
@@ -127,3 +128,25 @@ def test_a_changed_deployment_is_a_crash_with_other_tools() -> None:
         # The recorded call keeps its result although its tool is gone; the pending one fails with the reason.
         assert harness.results()[0]["error"]["kind"] == "unknown_tool"
         assert harness.results()[1]["value"] == 2
+
+
+def test_tools_are_opened_and_closed_with_each_life() -> None:
+    seen: list[str] = []
+
+    class Client:
+        def open(self) -> None:
+            seen.append("open")
+
+        def close(self) -> None:
+            seen.append("close")
+
+        def ask(self) -> str:
+            return ",".join(seen)
+
+    with Harness([ClassDeclaration(Client)]) as harness:
+        harness.send(tool_request("k", ("ask", {})))
+        harness.run()
+        harness.crash()
+        harness.run()
+        assert harness.results()[0]["value"] == "open,close,open"
+    assert seen == ["open", "close"] * 2
