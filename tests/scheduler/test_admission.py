@@ -126,3 +126,17 @@ def test_a_permit_that_nobody_holds_cannot_be_given_back() -> None:
     permits.give_back(attempt)
     permits.give_back(attempt)
     assert permits.used == 0
+
+
+def test_one_look_gives_away_all_the_room_there_is() -> None:
+    held = ControlledTool("held")
+    with Harness([held], workers=WorkerOptions(threads=3)) as harness:
+        harness.send(tool_request("a", *[("held", {})] * 3))
+        harness.send(tool_request("b", *[("held", {})] * 3))
+        harness.run()
+        for body in list(held.running):
+            body.succeed("done")
+        assert harness.workers.threads.used == 0
+        # Nothing may ring again before one of these bodies ends.
+        harness.subtask.due_keys()
+        assert harness.workers.threads.used == 3
