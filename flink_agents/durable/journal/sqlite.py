@@ -8,7 +8,9 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from itertools import chain
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from flink_agents.durable.journal import sqlite_schema as sql
@@ -48,6 +50,8 @@ from flink_agents.errors import JournalCorrupt, JournalError, JournalRefused, Ru
 __all__ = ["SqliteJournal"]
 
 LOCKED_WAIT_S = 0.01
+ROWS = 50
+"""In one statement: older releases of SQLite take 999 values."""
 
 
 class SqliteJournal(Journal):
@@ -120,26 +124,36 @@ class SqliteJournal(Journal):
         return earlier is None
 
     def apply(self, operations: Sequence[Operation]) -> list[Result]:  # noqa: D102
-        match operations:
-            case [Finish() as alone] if (answered := self._finish_alone(alone)) is not None:
-                return [answered]
+        if self._are_first(operations):
+            return [_of_first(operation) for operation in operations]
         with self._transaction() as connection:
             return [self._apply(connection, operation) for operation in operations]
 
-    def _finish_alone(self, operation: Finish) -> Result:
-        """Record an outcome that comes alone, as most do, where its call has no row; None where it has one.
+    def _are_first(self, operations: Sequence[Operation]) -> bool:
+        """Do a batch of nothing but new requests and outcomes, as most are; False where one of them has a row already.
 
-        One statement is a transaction of its own. Each further one would hand the interpreter to other threads and wait
-        to get it back, which in a busy process takes longer than the commit.
+        The batch is to be applied once more then. Each statement hands the interpreter to other threads and waits to
+        get it back, which in a busy process takes longer than the commit: these are few, and a single one needs no
+        more to be a transaction.
         """
+        puts = [_request_columns(operation.request) for operation in operations if isinstance(operation, PutRequest)]
+        ends = [_columns(operation) for operation in operations if isinstance(operation, Finish)]
+        if not operations or len(puts) + len(ends) < len(operations):
+            return False
+        kinds = ((sql.INSERT_REQUESTS, puts), (sql.FINISH_FIRST, ends))
+        statements = [
+            (f"{into} VALUES {', '.join([_marks(part[0])] * len(part))} ON CONFLICT DO NOTHING", part)
+            for into, rows in kinds
+            for part in (rows[i : i + ROWS] for i in range(0, len(rows), ROWS))
+        ]
         with self._connection() as connection:
-            return self._finish_first(connection, operation)
-
-    @staticmethod
-    def _finish_first(connection: sqlite3.Connection, operation: Finish) -> Result:
-        row = (*place_columns(operation.call), *call_columns(operation))
-        inserted = connection.execute(sql.FINISH_FIRST, row).rowcount
-        return finished(operation, operation.attempts, "") if inserted else None
+            if len(statements) > 1:
+                connection.execute("BEGIN IMMEDIATE")
+            inserted = sum(connection.execute(text, [*chain(*part)]).rowcount for text, part in statements)
+            is_done = inserted == len(operations)
+            if len(statements) > 1:
+                connection.execute("COMMIT" if is_done else "ROLLBACK")
+        return is_done
 
     def _apply(self, connection: sqlite3.Connection, operation: Operation) -> Result:
         match operation:
@@ -158,9 +172,8 @@ class SqliteJournal(Journal):
                 return self._apply_to_call(connection, operation)
 
     def _put(self, connection: sqlite3.Connection, request: RequestRow) -> RequestRow:
-        row = (key_hash(request.run_id, request.key), request.intake)
-        texts = (request.run_id, request.key, id_text(request.request_id), request.content_digest)
-        if connection.execute(sql.INSERT_REQUEST, (*row, *texts)).rowcount:
+        row = _request_columns(request)
+        if connection.execute(sql.INSERT_REQUEST, row).rowcount:
             return request
         found = connection.execute(f"{sql.REQUESTS_FROM} AND intake = ?", (row[0], request.key, request.intake))
         return request_row(found.fetchone())
@@ -169,10 +182,8 @@ class SqliteJournal(Journal):
         place = place_columns(operation.call)
         attempt_id = ""
         if not isinstance(operation, LookUp):
-            if isinstance(operation, Finish) and (first := self._finish_first(connection, operation)) is not None:
-                return first
             attempt_id = operation.attempt_id
-            done = connection.execute(_STATEMENTS[type(operation)], (*place, *call_columns(operation))).rowcount
+            done = connection.execute(_STATEMENTS[type(operation)], _columns(operation)).rowcount
             if done and isinstance(operation, Finish):
                 row = connection.execute(sql.STORED_COUNTS, place[:3]).fetchone()
                 return finished(operation, *row)
@@ -395,6 +406,26 @@ class SqliteJournal(Journal):
         elif not empty_ok:
             msg = f"the journal {self.path} is empty"
             raise JournalError(msg)
+
+
+def _columns(operation: Start | StartAgain | Finish | MarkFatal) -> tuple[Any, ...]:
+    return (*place_columns(operation.call), *call_columns(operation))
+
+
+def _request_columns(request: RequestRow) -> tuple[Any, ...]:
+    row = (key_hash(request.run_id, request.key), request.intake, request.run_id, request.key)
+    return (*row, id_text(request.request_id), request.content_digest)
+
+
+def _marks(row: tuple[Any, ...]) -> str:
+    return f"({', '.join('?' * len(row))})"
+
+
+def _of_first(operation: Operation) -> Result:
+    """Return the answer to an operation that made its row."""
+    if isinstance(operation, Finish):
+        return finished(operation, operation.attempts, "")
+    return operation.request if isinstance(operation, PutRequest) else None
 
 
 _STATEMENTS: dict[type, str] = {

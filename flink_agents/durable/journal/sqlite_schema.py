@@ -11,6 +11,7 @@ __all__ = [
     "FINISH",
     "FINISH_FIRST",
     "INSERT_REQUEST",
+    "INSERT_REQUESTS",
     "LEASE",
     "MARK_FATAL",
     "PRUNABLE",
@@ -77,10 +78,9 @@ CREATE TABLE calls (
 
 LEASE = "SELECT lease_owner, lease_until_ms FROM runs WHERE run_id = ? AND lease_owner IS NOT NULL"
 
-INSERT_REQUEST = """
-INSERT INTO requests (key_hash, intake, run_id, key, request_id, content_digest)
-VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
-"""
+INSERT_REQUESTS = "INSERT INTO requests (key_hash, intake, run_id, key, request_id, content_digest)"
+
+INSERT_REQUEST = f"{INSERT_REQUESTS} VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 
 ANSWERED = """
 UPDATE requests INDEXED BY requests_open SET answered_ms = ? WHERE key_hash = ? AND intake <= ? AND answered_ms IS NULL
@@ -88,9 +88,12 @@ UPDATE requests INDEXED BY requests_open SET answered_ms = ? WHERE key_hash = ? 
 
 REQUESTS_FROM = "SELECT run_id, key, intake, request_id, content_digest FROM requests WHERE key_hash = ? AND key = ?"
 
-_INSERT_CALL = """
+FINISH_FIRST = """
 INSERT INTO calls (key_hash, intake, idempotency_key, run_id, key, slot, kind, tool, digest,
     status, outcome, attempts, attempt_id, first_attempt_id, fatal, first_started_ms, started_ms, ended_ms)
+"""
+
+_INSERT_CALL = f"""{FINISH_FIRST}
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (key_hash, intake, idempotency_key)
 """
@@ -108,8 +111,6 @@ START_AGAIN = f"""{_INSERT_CALL} DO UPDATE SET attempts = max(calls.attempts, ex
     attempt_id = excluded.attempt_id, started_ms = excluded.started_ms
 WHERE calls.outcome IS NULL AND NOT {_LATER.format("excluded.attempt_id")}
 """
-
-FINISH_FIRST = f"{_INSERT_CALL} DO NOTHING"
 
 FINISH = f"""{_INSERT_CALL} DO UPDATE SET status = excluded.status, outcome = excluded.outcome,
     attempts = max(calls.attempts, excluded.attempts), attempt_id = excluded.attempt_id,

@@ -211,6 +211,21 @@ def every_operation(call_of: CallOf) -> list[Operation]:
     ]
 
 
+@pytest.mark.rule(24, 33)
+@pytest.mark.parametrize("known", [False, True], ids=["all new", "one known"])
+def test_many_requests_and_outcomes_at_once(journal: Journal, call_of: CallOf, known: bool) -> None:
+    if known:
+        one(journal, finish(call_of(70), Succeeded('"first"')))
+    rows = [RequestRow(RUN, '"k"', intake, f"r{intake}", "d") for intake in range(1, 131)]
+    ends = [finish(call_of(index), Succeeded(str(index)), "second") for index in range(130)]
+    answers = journal.apply([*map(PutRequest, rows), *ends])
+    assert answers[:130] == rows
+    outcomes = [answer.outcome for answer in answers[130:] if isinstance(answer, StartAnswer)]
+    assert outcomes == [Succeeded('"first"') if known and n == 70 else Succeeded(str(n)) for n in range(130)]
+    assert len(list(journal.calls())) == 130
+    assert journal.requests_from(RUN, '"k"', 1) == rows
+
+
 @pytest.mark.rule(24)
 def test_a_batch_may_be_applied_again(journal: Journal, call_of: CallOf) -> None:
     """The commit's answer was lost with the connection: the repeated batch changes nothing."""
