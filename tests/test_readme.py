@@ -117,6 +117,16 @@ def test_the_test_kit_example_passes() -> None:
     assert names["paid"] == {"A-1": 500}
 
 
+def test_the_agent_example_answers() -> None:
+    names: dict[str, Any] = {}
+    exec(block_with("python", "class Support(Agent)"), names)
+    with Harness([], agent=names["Support"], key_by="customer", always_replay=True) as harness:
+        harness.send({"customer": "ada", "order": "A-1"}, {"customer": "ada", "order": "A-2"})
+        harness.run()
+        outputs = [line["output"] for line in harness.responses]
+    assert outputs == [{"receipt": "A-1: 700", "refunds": 1}, {"receipt": "A-2: 700", "refunds": 2}]
+
+
 def test_the_reconciled_tool_is_one() -> None:
     names: dict[str, Any] = {}
     exec(block_with("python", "def find_charge"), names)
