@@ -20,6 +20,7 @@ import cloudpickle  # type: ignore[import-untyped]
 import pytest
 
 from flink_agents import tool
+from flink_agents.agent import AgentSource
 from flink_agents.cluster.embedded import EmbeddedCluster
 from flink_agents.connectors.jsonl_sink import write_jsonl_each_checkpoint
 from flink_agents.connectors.jsonl_source import read_jsonl
@@ -186,6 +187,8 @@ class RecoveryJob:
     """A map function behind the operator, whose output is what the sink writes."""
     journal: JournalSpec | None = None
     """Where outcomes are kept between checkpoints; its run is ``RUN``."""
+    agent: AgentSource | None = None
+    """Whose actions take the records; its tools stand beside the job's."""
     job_id: str = ""
 
     def __post_init__(self) -> None:
@@ -232,7 +235,7 @@ class RecoveryJob:
         if self.interval_s:
             slowly = throttle(self.interval_s, f"{self.folder}/checkpoints", RECORDS_A_CHECKPOINT)
             stream = stream.map(slowly, output_type=Types.STRING())
-        streams = attach(stream, options, tools, self.fault, journal=self.journal, run_id=RUN)
+        streams = attach(stream, options, tools, self.fault, journal=self.journal, run_id=RUN, agent=self.agent)
         responses = streams.responses
         if self.behind is not None:
             # A task of its own, so that its failure is one elsewhere in the job.
