@@ -97,3 +97,13 @@ def test_a_database_stays_the_users(prepared: Any, tmp_path: Path) -> None:
 def test_a_job_without_a_journal_is_refused(prepared: Any, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"journal: chaos proves .* this job has none"):
         own_job(prepared("journal=none"), WorkFolder(tmp_path / "work"))
+
+
+def test_a_job_with_an_agent_is_refused_with_what_to_do_instead(prepared: Any, tmp_path: Path) -> None:
+    (tmp_path / "owned_agents.py").write_text(
+        "from flink_agents import Agent, InputEvent, action\n\n"
+        "class Desk(Agent):\n    @action(InputEvent)\n    async def read(self, event, ctx): ...\n"
+    )
+    job = prepared("agent=owned_agents:Desk")
+    with pytest.raises(InvalidInput, match=r"agent: chaos checks the responses of tool calls.*Harness\(agent=...\)"):
+        own_job(job, WorkFolder(tmp_path / "work"))
