@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
-from flink_agents.action import ToolCallAction
 from flink_agents.context import ActionContext
 from flink_agents.errors import HandleMisuse, InvalidInput
 from flink_agents.events import InputEvent, OutputEvent, ToolRequestEvent, ToolResponseEvent
 from flink_agents.options import OnMismatch
+from flink_agents.tool_call_action import ToolCallAction
 from flink_agents.tools.function import is_marked
 from flink_agents.tools.imports import resolve
 from flink_agents.tools.registry import Declaration

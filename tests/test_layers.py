@@ -33,7 +33,7 @@ LAYERS = [
     ),
     ("durable", ["durable"]),
     ("scheduler", ["scheduler"]),
-    ("authoring", ["context", "action", "agent", "durable_call", "tool_call", "tools", "chat", "subagents"]),
+    ("authoring", ["context", "agent", "durable_call", "tool_call", "tool_call_action", "tools", "chat", "subagents"]),
     ("runtime", ["runtime"]),
     ("job", ["config", "datastream", "travel", "job", "connectors", "cluster", "chaos", "cli"]),
 ]

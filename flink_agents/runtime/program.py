@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from flink_agents import codec
-from flink_agents.action import ToolCallAction
 from flink_agents.agent import Agent, Routes
 from flink_agents.context import ActionContext
 from flink_agents.durable.outcome import Failed
@@ -19,6 +18,7 @@ from flink_agents.failures import capture
 from flink_agents.options import OnMismatch, ToolCallOptions
 from flink_agents.records import parse_input, parse_request, parse_stored, parse_stored_input
 from flink_agents.scheduler.run import CALL_KINDS, ActionRun, RunStatus
+from flink_agents.tool_call_action import ToolCallAction
 
 __all__ = ["AgentProgram", "Answer", "Program", "ToolCallProgram"]
 

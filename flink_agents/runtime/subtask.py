@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from flink_agents import codec
-from flink_agents.action import ToolCallAction
 from flink_agents.agent import Agent
 from flink_agents.clock import Clock, now_ms
 from flink_agents.context import ContextParts
@@ -30,6 +29,7 @@ from flink_agents.scheduler.call_journal import CallJournal, Writer
 from flink_agents.scheduler.services import Counters, Services
 from flink_agents.scheduler.timers import Alarms
 from flink_agents.scheduler.workers import Workers
+from flink_agents.tool_call_action import ToolCallAction
 from flink_agents.tools.injection import resolve_config
 from flink_agents.tools.registry import ToolRegistry
 
