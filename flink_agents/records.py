@@ -10,7 +10,15 @@ from flink_agents import codec
 from flink_agents.errors import InvalidArguments, RejectedRecord, TooLarge, Unserializable
 from flink_agents.events import MISSING, InputEvent, ToolCall, ToolRequestEvent
 
-__all__ = ["parse_arguments", "parse_input", "parse_request", "parse_stored", "parse_stored_input", "request_key"]
+__all__ = [
+    "parse_arguments",
+    "parse_input",
+    "parse_request",
+    "parse_stored",
+    "parse_stored_input",
+    "plain_key",
+    "request_key",
+]
 
 MAX_DEPTH = codec.MAX_JSON_DEPTH - 10
 """Deepest record: what stores or answers it wraps it in some levels more, and must be readable too."""
@@ -28,15 +36,24 @@ def request_key(record: str | bytes | dict[str, Any], key_by: str) -> str:
     Raises:
         RejectedRecord: for a record that is no JSON object or has no usable key.
     """
-    if type(record) is str:
-        # Almost every record; one that is odd in any way takes the longer way, which says how.
-        try:
-            tree = orjson.loads(record)
-            if type(tree) is dict and type(key := tree.get(key_by)) is str:
-                return orjson.dumps(key).decode()
-        except (TypeError, ValueError, RecursionError):
-            pass
-    return codec.key_text(_key(_read(record, None), key_by), key_by)
+    text = plain_key(record, key_by)
+    return codec.key_text(_key(_read(record, None), key_by), key_by) if text is None else text
+
+
+def plain_key(record: str | bytes | dict[str, Any], key_by: str) -> str | None:
+    """Return what ``request_key`` does, for almost every record: a JSON text whose key is text in a field of its own.
+
+    Returns None for one that is odd in any way, which takes the longer way. Any thread; pure.
+    """
+    if type(record) is not str:
+        return None
+    try:
+        tree = orjson.loads(record)
+        if type(tree) is dict and type(key := tree.get(key_by)) is str:
+            return orjson.dumps(key).decode()
+    except (TypeError, ValueError, RecursionError):
+        pass
+    return None
 
 
 def parse_request(record: str | bytes | dict[str, Any], key_by: str, intake: int, limit: int) -> ToolRequestEvent:

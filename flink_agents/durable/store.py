@@ -132,6 +132,9 @@ class WriteBehind:
                 self._store.put(name, field, value)
             else:
                 maps.setdefault(name, {})[field] = value
-        # A batch a map: each crossing into Java costs as much as the access itself.
+        # A batch a map: each crossing into Java costs as much as the access itself. One value crosses fastest alone.
         for name, values in maps.items():
-            self._store.put_all(name, values)
+            if len(values) == 1:
+                self._store.put(name, *values.popitem())
+            else:
+                self._store.put_all(name, values)

@@ -46,14 +46,14 @@ class WakeSignal:
     Whoever drops the last reference to a Java object calls into Java, so what reaches workers must hold none.
     """
 
-    __slots__ = ("_arrived", "_queue", "_waits", "alarm_ms", "pending", "posted_ms")
+    __slots__ = ("_arrived", "_queue", "_wanted", "alarm_ms", "pending", "posted_ms")
 
     def __init__(self, wake_queue: queue.SimpleQueue[WakeSignal | None]) -> None:
         self._queue = wake_queue
         self.pending = False
         self.posted_ms = _NEVER
         self.alarm_ms = _NEVER
-        self._waits = False
+        self._wanted: Callable[[], bool] | None = None
         self._arrived = threading.Event()
 
     def __call__(self) -> None:
@@ -62,17 +62,22 @@ class WakeSignal:
         if not self.pending:
             self.pending = True
             self._queue.put(self)
-        elif self._waits:
-            self._waits = False
-            self._arrived.set()
+        else:
+            wanted = self._wanted
+            if wanted is not None and wanted():
+                self._arrived.set()
 
-    def wait(self, has_arrived: Callable[[], object], timeout_ms: float) -> None:
-        """Wait on the task thread itself until the signal is given or the time is over, without a mail."""
+    def wait(self, wanted: Callable[[], bool], timeout_ms: float) -> None:
+        """Wait on the task thread itself until the signal is given and ``wanted`` holds, or the time is over.
+
+        No mail is posted meanwhile. ``wanted`` is called on whatever thread signals.
+        """
+        self.pending = True
         # Announced before the look, as whoever signals has appended before it.
-        self.pending = self._waits = True
-        if not has_arrived():
+        self._wanted = wanted
+        if not wanted():
             self._arrived.wait(timeout_ms / 1000)
-        self._waits = False
+        self._wanted = None
         self._arrived.clear()
 
     def ring_at(self, monotonic: float) -> None:

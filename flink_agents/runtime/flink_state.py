@@ -113,7 +113,6 @@ class KeyContext:
         self._row = java_class("org.apache.flink.types.Row")
         self.namespace = java_class("org.apache.flink.runtime.state.VoidNamespace").INSTANCE
         self._keys: dict[str, Any] = {}
-        self._current: Any = None
 
     def remember(self, key: str) -> None:
         """Keep the current key, which is ``key``, until ``forget``."""
@@ -131,14 +130,8 @@ class KeyContext:
 
     def current(self) -> str:
         """Return the text of the current key: what a context of Flink's returns, by a shorter way."""
-        self._current = self._backend.getCurrentKey()
-        key: str = self._current.getField(0)
+        key: str = self._backend.getCurrentKey().getField(0)
         return key
-
-    def remember_current(self, key: str) -> None:
-        """Keep the key that ``current`` returned last, until ``forget``."""
-        if key not in self._keys:
-            self._keys[key] = self._current
 
     def java_key(self, key: str) -> Any:
         """Return the key as Flink's keyed streams of Python hold it: a row of one field."""

@@ -21,6 +21,7 @@ from flink_agents.durable.store import WriteBehind
 from flink_agents.errors import Interrupted, InvalidInput, ProcessModeRefused
 from flink_agents.faults import Fault, engine_part, no_fault
 from flink_agents.options import OperatorOptions
+from flink_agents.records import plain_key
 from flink_agents.runtime.deployment import check_version, module_folders
 from flink_agents.runtime.flink_state import RESTORED_BY, FlinkStore, KeyContext
 from flink_agents.runtime.job_parameters import RUN_ID_PARAMETER, VERSION_PARAMETER, job_parameter
@@ -46,8 +47,8 @@ REJECTS = OutputTag("flink-agents-rejects", Types.STRING())
 STATISTICS = OutputTag("flink-agents-statistics", Types.STRING())
 
 _SERVE_S = 0.005
-_HOLD_MS = 1.0
-_LOOK_MS = 20.0
+_HOLD_MS = 2.0
+_ENOUGH = 64
 _NO_THREAD_MODE = (
     "tool calls need PyFlink's thread mode, and this operator runs in process mode, where Flink loses timers on "
     "recovery: set python.execution-mode: thread"
@@ -130,7 +131,7 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
         self._due: dict[str, None] = {}
         self._touched = False
         self._is_armed = False
-        self._record_ms = 0.0
+        self._record_ms = self._served_ms = 0.0
         self._wakeups: Wakeups = open_wakeups(runtime_context, self._keys, self._attempt)
         self._registry = registry
         # Flink does not call close() when a task fails. On a thread of its own: closing may take its time.
@@ -151,18 +152,19 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
             raise Interrupted(f"attempt {self._attempt.id} is over")
         if not self._touched:
             self._touch(ctx.get_current_key())
-        key = self._keys.current()
+        # The key selector made the key of this very record; asking Flink for it would cross into Java twice.
+        key = plain_key(record, self._options.key_by) or self._keys.current()
         view = WriteBehind(self._store)
         turn = self._subtask.intake(key, record, view)
         if turn.busy:
-            self._keys.remember_current(key)
+            self._keys.remember(key)
         if turn.busy or turn.start or turn.rejects or turn.statistics or turn.wake:
             yield from self._carry_out(turn, view)
         else:
             view.flush()
             yield from turn.responses
         hold_ms = self._next_record_ms() if turn.busy or self._subtask.has_work else None
-        if self._due or (hold_ms is not None and self._attempt.completions):
+        if self._due or (hold_ms is not None and self._has_enough(hold_ms)):
             yield from self._serve()
         if self._has_work or not self._is_armed or self._counters.flush_if_due():
             self._after_turn(hold_ms)
@@ -266,6 +268,14 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
         if turn.wake:
             self._due.update(dict.fromkeys(turn.wake))
 
+    def _has_enough(self, hold_ms: float) -> bool:
+        """Whether to look at what workers handed back: the calls of a request that end together take one turn then."""
+        handed = len(self._attempt.completions)
+        if handed < _ENOUGH and (not handed or hold_ms - self._served_ms < 2 * _HOLD_MS):
+            return False
+        self._served_ms = hold_ms - _HOLD_MS
+        return True
+
     def _next_record_ms(self) -> float | None:
         """Return until when to rely on the next record, on the monotonic clock; None where records are far apart.
 
@@ -300,8 +310,7 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
             left = until - monotonic_ms()
             if left <= 0 or self._attempt.interrupted:
                 break
-            if not self._attempt.completions:
-                self._wakeups.wait_here(min(left, _LOOK_MS))
+            self._wakeups.wait_here(min(left, _HOLD_MS), _ENOUGH)
             yield from self._serve()
         self._keys.select(key)
         self._after_turn(monotonic_ms() + _HOLD_MS)

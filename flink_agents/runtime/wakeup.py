@@ -57,8 +57,8 @@ class Wakeups(Protocol):
     def wait(self, timeout_ms: float | None) -> None:
         """Block until something may be due, or the time is over. Raises what fails in the meantime."""
 
-    def wait_here(self, timeout_ms: float) -> None:
-        """Block until workers handed something back, or the time is over; nothing else of the task runs meanwhile."""
+    def wait_here(self, timeout_ms: float, enough: int) -> None:
+        """Block until workers handed ``enough`` back, or the time is over; nothing else of the task runs meanwhile."""
 
     def rearm_drain(self, timestamp: int) -> bool:
         """At the end of input: whether the drain goes on in another call, because waiting in this one finds nothing."""
@@ -191,11 +191,11 @@ class MailWakeups:
         except Exception as crossing:
             self._raise_cause(crossing)
 
-    def wait_here(self, timeout_ms: float) -> None:
+    def wait_here(self, timeout_ms: float, enough: int) -> None:
         """Wait without a mail, which would cost as much as the turn that follows."""
         self._holds = True
         completions = self._attempt.completions
-        self._signal.wait(lambda: completions, timeout_ms)
+        self._signal.wait(lambda: len(completions) >= enough, timeout_ms)
 
     def rearm_drain(self, timestamp: int) -> bool:
         """Mails run inside the drain, so one call lasts until everything is answered."""
@@ -287,7 +287,7 @@ class PollWakeups:
         self._event.wait(timeout_s)
         self._event.clear()
 
-    def wait_here(self, timeout_ms: float) -> None:
+    def wait_here(self, timeout_ms: float, enough: int) -> None:
         """Wait for ``notify``."""
         self.wait(timeout_ms)
 
