@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 
 from flink_agents.clock import monotonic_ms
-from flink_agents.durable.outcome import Failed, Outcome, Succeeded
+from flink_agents.durable.outcome import Failed, Outcome
 from flink_agents.durable.slot_log import SlotLog
 from flink_agents.durable.slots import Slot, SlotStatus
 from flink_agents.errors import CallError, CallTimeout, FrameworkFault, Interrupted, NotStarted
 from flink_agents.failures import capture
 from flink_agents.faults import no_fault
 from flink_agents.options import Execution, OnInterrupt
-from flink_agents.retry import next_wait_ms
 from flink_agents.scheduler.call import (
     CallTerms,
     Completion,
@@ -29,19 +28,18 @@ from flink_agents.scheduler.call import (
 )
 from flink_agents.scheduler.handles import CallOutcome, DurableFuture, SleepFuture, Wait
 from flink_agents.scheduler.services import Services
-from flink_agents.scheduler.timers import Due, Timer, Timers
+from flink_agents.scheduler.timers import Due, Timers
 from flink_agents.scheduler.tool_context import Origin, running_call
 
-__all__ = ["ActionCalls"]
+__all__ = ["UNPREPARED", "ActionCalls"]
 
 
 def _never_prepared() -> None:
     """Stand in for the body of a call that has none in this life."""
 
 
-_UNPREPARED = Prepared(_never_prepared, CallTerms("", Execution.INLINE))
+UNPREPARED = Prepared(_never_prepared, CallTerms("", Execution.INLINE))
 _STRAYS = "more thread bodies outlived their time-outs than workers.max_strays replaces: none begins until some return"
-_BATCH_OVER = "the deadline of its batch passed before it ended"
 _NOT_BEGUN = "the deadline of its batch passed before it began"
 
 
@@ -99,7 +97,7 @@ class ActionCalls:
         try:
             if services.journal is None:
                 body = handle.body_here()
-            prepared = _UNPREPARED if body is not None else handle.prepare()
+            prepared = UNPREPARED if body is not None else handle.prepare()
         except BaseException as exception:  # an ordinary exception while preparing is this slot's terminal failure
             self._not_prepared(handle, slot, exception)
             return
@@ -111,7 +109,7 @@ class ActionCalls:
 
     def _is_recorded(self, handle: DurableFuture, slot: Slot) -> bool:
         """Settle a call that ended in an earlier attempt, as the journal says, before its preparation does anything."""
-        call = self._call(handle, slot, _UNPREPARED)
+        call = self._call(handle, slot, UNPREPARED)
         known = self._services.recorded(call.row)
         if known is not None:
             self._record(Completion(call, Ending.ENDED, known, None, 0, recorded=True), known)
@@ -172,35 +170,6 @@ class ActionCalls:
             raise fatal
         if interrupted:
             raise Interrupted
-
-    def next_ms(self) -> int | None:
-        """Return when ``expire`` has something to do, in milliseconds since the epoch; None without a timer."""
-        return self.timers.next_ms(self._is_live)
-
-    def expire(self, now_ms: int) -> None:
-        """Do what is due: wake sleepers, begin further bodies, end what has run out of time."""
-        if self._services.attempt.interrupted:
-            raise Interrupted
-        overdue: list[tuple[int, Due]] = []
-        for timer in self.timers.pop_due(now_ms, self._is_live):
-            if timer.due is Due.SLEEP:
-                self._awake(timer.subject)
-            elif timer.due is Due.RETRY:
-                self._paused.discard(timer.subject)
-                self.start(self._handles[timer.subject])
-            elif timer.due is Due.BATCH:
-                overdue += self._end_batch(timer.subject)
-            elif timer.due is Due.TIMEOUT:
-                if self._has_timed_out(timer.subject, now_ms):
-                    overdue.append((timer.subject.slot_index, Due.TIMEOUT))
-            else:
-                overdue.append((timer.subject, Due.DEADLINE))
-        if overdue:
-            self._end(dict(overdue))
-
-    def expire_wait(self, wait: Wait) -> None:
-        """End a wait whose deadline had passed before it began: a replay after it. Nothing of it starts."""
-        self._end(dict(self._end_batch(wait)))
 
     def settle_now(self, handle: DurableFuture, slot: Slot, outcome: Outcome) -> None:
         """Record what the engine itself answers, such as the time, and settle its handle."""
@@ -268,7 +237,7 @@ class ActionCalls:
             raise exception
         if is_interruption(exception, asked=self._services.attempt.interrupted):
             raise Interrupted
-        call = self._call(handle, slot, _UNPREPARED)
+        call = self._call(handle, slot, UNPREPARED)
         call.attempts = slot.attempts
         self._ended(Completion(call, Ending.ENDED, self._failure(exception), None, 0))
 
@@ -399,136 +368,6 @@ class ActionCalls:
         self._paused.add(slot.index)
         self.timers.set(slot.until_ms, Due.SLEEP, slot.index)
 
-    def _awake(self, index: int) -> None:
-        self._paused.discard(index)
-        outcome = Succeeded("null")
-        self.log.settle(self.log[index], outcome, 0)
-        self._settle(index, CallOutcome(outcome, 0, 0, False))
-
-    def _is_live(self, timer: Timer) -> bool:
-        """Whether a timer still means something: what it was for may be over."""
-        if timer.due is Due.BATCH:
-            wait: Wait = timer.subject
-            return self.wait is wait and not wait.is_expired
-        if timer.due is Due.TIMEOUT:
-            return self._running.get(timer.subject.slot_index) is timer.subject
-        if timer.due is Due.DEADLINE:
-            return timer.subject in self._handles
-        return timer.subject in self._paused and timer.subject in self._handles
-
-    def _has_timed_out(self, call: RunningCall, now_ms: int) -> bool:
-        """Whether the body ran for its whole time-out; where it began later than it was handed over, look again."""
-        timeout_ms = call.terms.timeout_ms or 0
-        at_ms = now_ms + timeout_ms if call.ends_ms is None else call.ends_ms
-        if at_ms > now_ms:
-            self.timers.set(at_ms, Due.TIMEOUT, call)
-        return at_ms <= now_ms
-
-    def _end_batch(self, wait: Wait) -> list[tuple[int, Due]]:
-        """Let nothing more of a batch start; return its calls without an outcome."""
-        wait.is_expired = True
-        for handle in wait.handles[wait.cursor :]:
-            if handle.outcome is None and handle.slot is not None:
-                self._handles[handle.slot.index] = handle
-                wait.in_flight += 1
-        wait.cursor = len(wait.handles)
-        return [(handle.slot.index, Due.BATCH) for handle in wait.handles if handle.outcome is None and handle.slot]
-
-    def _end(self, overdue: dict[int, Due]) -> None:
-        """End calls whose time is over.
-
-        What waits is fenced before anything is cancelled, so nothing starts in a place that a cancelled body leaves.
-        After the cancellation everything is looked at once more: a body that finished keeps its outcome.
-        """
-        services = self._services
-        running = [call for index in overdue if (call := self._running.get(index)) is not None]
-        queued = {index: call for index in overdue if (call := self._queued.pop(index, None)) is not None}
-        for call in queued.values():
-            call.fence()
-            call.forestall()
-            services.admission.forget(call)
-            services.counters.inc("queued", -1)
-        for call in running:
-            call.expired = True
-        for call in running:
-            call.cancel()
-        if self._fault is not None:
-            self._fault("before:expired")
-        self.take(services.sweep(self.origin.key_text))
-        if services.attempt.interrupted:
-            raise Interrupted
-        for index, due in overdue.items():
-            self._end_one(index, due)
-        if self._fault is not None:
-            self._fault("after:expired")
-
-    def _end_one(self, index: int, due: Due) -> None:
-        slot, call, handle = self.log[index], self._running.get(index), self._handles.get(index)
-        if slot.status.is_terminal or handle is None or (call is None and due is Due.TIMEOUT):
-            return  # the second look found its outcome, or a failure that is worth another attempt
-        if call is not None and not call.fence():
-            return  # its end is with the journal already: what that records is what stands
-        self._paused.discard(index)
-        if call is None:
-            call = self._call(handle, slot, _UNPREPARED)
-        else:
-            self._stop(call, slot)
-            call = call.successor()
-        call.attempts = slot.attempts
-        journal = self._services.journal
-        if type(handle) is SleepFuture:
-            self._end_sleep(slot)
-        elif slot.attempts:
-            self._time_out(call, slot, due)
-        elif journal is not None and call.look_up:
-            self._running[index] = call
-            journal.look(call)
-        else:
-            self._not_begun(call, slot)
-
-    def _stop(self, call: RunningCall, slot: Slot) -> None:
-        """Leave a fenced body behind. One that had not begun never does; a thread's that goes on is a stray."""
-        self._leave(call)
-        if call.forestall():
-            self.log.unstart(slot)
-            if call in self.started:
-                # It was to begin in this very turn: neither worker nor journal hears of it.
-                self.started.remove(call)
-                self._services.admission.withdraw(call)
-            if call.stand_in is None or call.stand_in.forestall():
-                return
-        body = call.stand_in or call
-        if body.terms.execution is not Execution.ASYNC and self._services.note_stray(body):
-            call.is_stray = True
-            self._services.counters.inc("strays")
-
-    def _end_sleep(self, slot: Slot) -> None:
-        """End a sleep whose batch is over; one that was to end before that has ended, if only in a later life."""
-        if 0 < slot.until_ms <= slot.batch_ms:
-            self._awake(slot.index)
-        else:
-            self._leave_unrecorded(slot.index, CallTimeout(_BATCH_OVER))
-
-    def _time_out(self, call: RunningCall, slot: Slot, due: Due) -> None:
-        if due is Due.TIMEOUT:
-            error = CallTimeout(f"the attempt ran longer than its timeout of {call.terms.timeout_ms} ms")
-        else:
-            error = CallTimeout(_BATCH_OVER if due is Due.BATCH else "the call's deadline passed before it ended")
-        duration_ms = max(0, self._services.clock() - slot.started_ms) if slot.started_ms else 0
-        failed = self._failure(error)
-        wait_ms = next_wait_ms(call.terms.retry, error, call.failed + 1) if due is Due.TIMEOUT else None
-        if wait_ms is None:
-            self._ended(Completion(call, Ending.ENDED, failed, None, duration_ms))
-        else:
-            self._failed_for_now(Completion(call, Ending.RETRY, failed, None, duration_ms, retry_ms=wait_ms))
-
-    def _not_begun(self, call: RunningCall, slot: Slot) -> None:
-        """Give a call that never began its outcome. That of an expired batch is not recorded, that of its own is."""
-        if 0 < slot.until_ms <= self._services.clock():
-            self._fail(call, NotStarted("its deadline passed before a worker was free for it"))
-        else:
-            self._leave_unrecorded(slot.index, NotStarted(_NOT_BEGUN))
-
     def _absent(self, completion: Completion) -> None:
         """Take the journal's word that a call which will not begin any more has no outcome."""
         call, slot = completion.call.successor(), self.log[completion.call.slot_index]
@@ -537,6 +376,13 @@ class ActionCalls:
             self._fail(call, CallTimeout("its deadline passed while the job was down"))
         else:
             self._not_begun(call, slot)
+
+    def _not_begun(self, call: RunningCall, slot: Slot) -> None:
+        """Give a call that never began its outcome. That of an expired batch is not recorded, that of its own is."""
+        if 0 < slot.until_ms <= self._services.clock():
+            self._fail(call, NotStarted("its deadline passed before a worker was free for it"))
+        else:
+            self._leave_unrecorded(slot.index, NotStarted(_NOT_BEGUN))
 
     def _leave_unrecorded(self, index: int, error: CallError) -> None:
         """Settle a handle whose slot stays pending: nothing happened that a replay could contradict."""

@@ -17,10 +17,10 @@ from flink_agents.errors import FlinkAgentsError, ForeignAwaitable, FrameworkFau
 from flink_agents.faults import no_fault
 from flink_agents.redaction import Redaction
 from flink_agents.scheduler.call import Completion, RunningCall, is_fatal, is_interruption
-from flink_agents.scheduler.calls import ActionCalls
 from flink_agents.scheduler.handles import CallOutcome, DurableFuture, HandleState, Wait
 from flink_agents.scheduler.loop_guard import explained, guarding
 from flink_agents.scheduler.services import Counters, Services
+from flink_agents.scheduler.time_limits import TimedCalls
 from flink_agents.scheduler.timers import Due
 from flink_agents.scheduler.tool_context import Origin
 
@@ -55,7 +55,7 @@ class ActionRun:
         self.status = RunStatus.RUNNING
         self.result: Any = None
         self.error: BaseException | None = None
-        self.calls = ActionCalls(origin, log, services)
+        self.calls = TimedCalls(origin, log, services)
         self._services = services
         self._fault = None if services.fault is no_fault else services.fault
         self._guarded = guarded
