@@ -65,7 +65,7 @@ class Floor(KeyedProcessFunction):  # type: ignore[misc]  # pyflink has no types
             self._touched = True
             ctx.timer_service().register_event_time_timer(END_OF_INPUT)
         key = self._keys.current()
-        self._keys.remember_current(key)
+        self._keys.remember(key)
         self._store.put(StateName.HEAD, "", HEAD)
         self._store.put(StateName.REQUESTS, "1", value)
         self._store.put_all(StateName.SLOTS, {f"1/{index}": SLOT for index in range(CALLS)})
