@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import dataclass
 from typing import Any
@@ -55,7 +56,7 @@ class RetryPolicy:
         wrong = (
             (self.attempts < 1, "attempts must be at least 1"),
             (self.initial_ms < 0, "initial must not be negative"),
-            (self.multiplier < 1, "multiplier must be at least 1"),
+            (not 1 <= self.multiplier < math.inf, "multiplier must be a number of at least 1"),
             (self.max_ms < self.initial_ms, "max must not be below initial"),
             (not 0 <= self.jitter <= 1, "jitter must be from 0 to 1"),
         )
@@ -67,7 +68,10 @@ class RetryPolicy:
     def backoff_ms(self, attempts: int, chance: float) -> int:
         """Return the wait after ``attempts`` bodies; ``chance`` from 0 to 1 places it within the jitter."""
         # The exponent is bounded: a float overflows long before the attempts of a patient policy are used up.
-        wait = min(self.initial_ms * self.multiplier ** min(attempts - 1, 64), self.max_ms)
+        try:
+            wait = min(self.initial_ms * self.multiplier ** min(attempts - 1, 64), self.max_ms)
+        except OverflowError:
+            wait = self.max_ms if self.initial_ms else 0
         return round(wait * (1 + self.jitter * (2 * chance - 1)))
 
 

@@ -22,6 +22,9 @@ class Hostile(RetryLater):
 def test_the_wait_grows_to_its_bound_and_never_overflows() -> None:
     policy = RetryPolicy(attempts=10_000, initial_ms=100, multiplier=2, max_ms=1000, jitter=0)
     assert [policy.backoff_ms(n, 0.5) for n in (1, 2, 3, 4, 5, 5000)] == [100, 200, 400, 800, 1000, 1000]
+    steep = RetryPolicy(attempts=100, initial_ms=1, multiplier=1e10, max_ms=1000, jitter=0)
+    assert [steep.backoff_ms(n, 0.5) for n in (1, 2, 40, 99)] == [1, 1000, 1000, 1000]
+    assert RetryPolicy(attempts=100, initial_ms=0, multiplier=1e10, jitter=0).backoff_ms(99, 0.5) == 0
 
 
 @pytest.mark.parametrize(("chance", "wait"), [(0, 80), (0.5, 100), (1, 120)])
@@ -75,7 +78,14 @@ def test_retry_later_says_what_it_asks_for_and_travels() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"attempts": 0}, {"initial_ms": -1}, {"multiplier": 0.5}, {"initial_ms": 10, "max_ms": 5}, {"jitter": 1.5}],
+    [
+        {"attempts": 0},
+        {"initial_ms": -1},
+        {"multiplier": 0.5},
+        {"multiplier": float("nan")},
+        {"initial_ms": 10, "max_ms": 5},
+        {"jitter": 1.5},
+    ],
 )
 def test_numbers_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidInput, match=r"^retry: "):
