@@ -12,6 +12,7 @@ import pytest
 
 from flink_agents import ActionContext, Agent, InputEvent, OutputEvent, action, tool
 from flink_agents.agent import resolve_agent
+from flink_agents.durable.store import StateName
 from flink_agents.errors import IdentityMismatch, InvalidInput, Uncapturable
 from flink_agents.events import ToolCall, ToolRequestEvent, ToolResponseEvent
 from flink_agents.options import OnMismatch
@@ -459,6 +460,29 @@ def test_arguments_that_are_no_json_fail_their_call_and_what_cannot_be_recorded_
         failed, refused = harness.responses
         assert failed["output"] == ["InvalidArguments", True, "InvalidArguments", "InvalidArguments", True]
         assert refused["error"]["type"] == "Unserializable"
+
+
+@pytest.mark.rule(4)
+@pytest.mark.parametrize("late", [False, True])
+def test_an_output_that_cannot_be_written_fails_its_action_and_the_next_request_is_answered(late: bool) -> None:
+    class Speaker(Agent):
+        @action(InputEvent)
+        async def speak(self, event: InputEvent, ctx: ActionContext) -> None:
+            said: dict[str, Any] = {"n": 1} if late or event.request_id == "r2" else {"lock": threading.Lock()}
+            ctx.memory.set(event.request_id, 1)
+            ctx.send_event(OutputEvent("first"))
+            ctx.send_event(OutputEvent(said))
+            if late and event.request_id == "r1":
+                said["lock"] = threading.Lock()
+
+    with Harness([], agent=Speaker()) as harness:
+        harness.send(record(1), record(2))
+        harness.run()
+        failed, *answered = harness.responses
+        assert (failed["error"]["kind"], failed["error"]["type"]) == ("action_error", "Unserializable")
+        assert "OutputEvent cannot be written: cannot carry _thread.lock at $.lock" in failed["error"]["message"]
+        assert [line["output"] for line in answered] == ["first", {"n": 1}]
+        assert list(harness.backend.entries('"k"', StateName.MEMORY)) == ["r2"]
 
 
 def test_the_log_and_the_metrics_of_an_action_are_silent_on_replay(caplog: pytest.LogCaptureFixture) -> None:

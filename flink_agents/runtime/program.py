@@ -12,7 +12,7 @@ from flink_agents.agent import Agent, Routes
 from flink_agents.context import ActionContext
 from flink_agents.durable.outcome import Failed
 from flink_agents.durable.slot_log import SlotLog
-from flink_agents.errors import StateFormat
+from flink_agents.errors import CallError, StateFormat, Unserializable
 from flink_agents.events import InputEvent, OutputEvent, ToolRequestEvent, ToolResponseEvent
 from flink_agents.failures import capture
 from flink_agents.options import OnMismatch, ToolCallOptions
@@ -126,28 +126,37 @@ class AgentProgram:
         return read(tree, key_by, intake)
 
     def run(self, request: Request, ctx: ActionContext) -> Coroutine[Any, Any, Any]:
-        """Return the coroutine that handles the request and all events that follow."""
-        return self._routes.run(request, ctx)
+        """Return the coroutine that handles the request and all events that follow, and returns the lines."""
+        return self._lines(request, ctx)
+
+    async def _lines(self, request: Request, ctx: ActionContext) -> list[str]:
+        # Within the action: an output that cannot be written is the action's failure, and not the task's.
+        head = {"request_id": request.request_id, "key": request.key}
+        return [_line(head, output) for output in await self._routes.run(request, ctx)]
 
     def answer(self, request: Request, run: ActionRun) -> Answer:
         """Return the agent's lines; one with the error, if an action raised."""
         calls, succeeded, timed_out = _counted(run.log)
-        head = {"request_id": request.request_id, "key": request.key}
         if run.status is RunStatus.FAILED and run.error is not None:
             failure = capture(run.error, run.secrets)
             # Not the exception itself: its message may hold what must not be in a log.
             _log.error("an action of key %s failed: %s\n%s", run.key, failure.message, failure.trace)
             error = {**failure.error(), "kind": "action_error"}
-            lines = [codec.dumps({**head, "error": error})]
+            lines = [codec.dumps({"request_id": request.request_id, "key": request.key, "error": error})]
         else:
-            lines = [_line(head, output) for output in run.result]
+            lines = run.result
         return Answer(lines, calls, succeeded, timed_out, run.replayed, run.reran)
 
 
 def _line(head: dict[str, Any], output: OutputEvent | ToolResponseEvent) -> str:
     if isinstance(output, ToolResponseEvent):
         return output.to_json()
-    return codec.dumps({**head, "output": codec.to_json(codec.encode(output.output))})
+    try:
+        text = codec.encode(output.output)
+    except CallError as error:
+        msg = f"an OutputEvent cannot be written: {error}"
+        raise Unserializable(msg) from error
+    return codec.dumps({**head, "output": codec.to_json(text)})
 
 
 def _counted(log: SlotLog) -> tuple[int, int, int]:
