@@ -62,7 +62,7 @@ class ActionRun:
         self._coroutine: Coroutine[Wait, None, Any] | None = None
         self._wait: Wait | None = None
         self._reserved = 0
-        self._broken: FrameworkFault | None = None
+        self._broken: BaseException | None = None
         self._replayed = 0
 
     @property
@@ -173,15 +173,15 @@ class ActionRun:
         """Reserve a slot for what the engine answers itself, and record that; return what is recorded already."""
         try:
             self._reserve(handle)
-        except FrameworkFault as fault:
+            slot = handle.slot
+            if handle.outcome is None and slot is not None:
+                origin = self.origin
+                row = CallKey.of(origin.run_id, origin.key_text, origin.intake, slot.identity)
+                self.calls.settle_now(handle, slot, answer(row))
+        except BaseException as fault:
             # Within the action, which may catch it: the task fails all the same.
             self._broken = fault
             raise
-        slot = handle.slot
-        if handle.outcome is None and slot is not None:
-            origin = self.origin
-            row = CallKey.of(origin.run_id, origin.key_text, origin.intake, slot.identity)
-            self.calls.settle_now(handle, slot, answer(row))
         return handle.outcome_of()
 
     def _guard(self, step: Callable[[], None] | None) -> None:

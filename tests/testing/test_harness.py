@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flink_agents import ActionContext, Agent, InputEvent, OutputEvent, action
 from flink_agents.faults import FAULT_POINTS
 from flink_agents.testing import ControlledTool, CrashAt, Harness, PlannedCrash, tool_request
 from flink_agents.tools.registry import ClassDeclaration
@@ -150,3 +151,22 @@ def test_tools_are_opened_and_closed_with_each_life() -> None:
         harness.run()
         assert harness.results()[0]["value"] == "open,close,open"
     assert seen == ["open", "close"] * 2
+
+
+@pytest.mark.parametrize("point", ["before:reserve", "after:reserve"])
+def test_a_crash_within_an_action_is_a_crash_also_where_the_action_catches_everything(point: str) -> None:
+    class Clock(Agent):
+        @action(InputEvent)
+        async def tell(self, event: InputEvent, ctx: ActionContext) -> None:
+            try:
+                ctx.now()
+            except BaseException as error:
+                ctx.send_event(OutputEvent(repr(error)))
+            else:
+                ctx.send_event(OutputEvent("told"))
+
+    with Harness([], agent=Clock(), fault=CrashAt(point)) as harness:
+        harness.send({"id": "r1", "key": "k"})
+        harness.run()
+        assert harness.crashes == 1
+        assert [line["output"] for line in harness.responses] == ["told"]
