@@ -6,7 +6,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator
 
-from flink_agents.config.fields import Duration, FunctionReference, Size, VariableName, at_least, fail, given, has_type
+from flink_agents.config.fields import (
+    AbsolutePath,
+    Duration,
+    FunctionReference,
+    Size,
+    VariableName,
+    at_least,
+    fail,
+    given,
+    has_type,
+)
 from flink_agents.config.section import Section
 from flink_agents.tools.execute.none import NoExecution
 from flink_agents.tools.execute.options import DEFAULT_ENVIRONMENT, ProcessOptions
@@ -40,7 +50,7 @@ class _Processes(Section):
     )
     file_size: Size | None = given(None, "Largest file that the code writes.")
     network: bool = given(True, "Whether the code has the network; false is refused where the system has no way to.")
-    folder: Annotated[str, Field(pattern="^/")] | None = given(
+    folder: AbsolutePath | None = given(
         None, "Absolute path under which working folders are made; the system's temporary folder if left out."
     )
     idle: Annotated[Duration, at_least("1s")] = given(
@@ -105,14 +115,18 @@ class OwnExecute(Section):
     options: dict[str, Any] = given({}, "Keyword arguments of the class.", repr=False)
 
 
+# One section of two types: a message lists them all.
+_SESSION = "<python><jshell>"
+
+
 def _kind(value: Any) -> str | None:
     found = has_type(value)
-    return "<python>" if found == "<jshell>" else found
+    return _SESSION if found in ("<python>", "<jshell>") else found
 
 
 Execute = Annotated[
     Annotated[ProcessExecute, Tag("<process>")]
-    | Annotated[SessionExecute, Tag("<python>")]
+    | Annotated[SessionExecute, Tag(_SESSION)]
     | Annotated[NoExecute, Tag("<none>")]
     | Annotated[OwnExecute, Tag("<provider>")],
     Discriminator(_kind),

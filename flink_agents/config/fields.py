@@ -19,6 +19,7 @@ from flink_agents.units import UnitError, format_duration, parse_duration, parse
 __all__ = [
     "FOLDER",
     "PROBLEM",
+    "AbsolutePath",
     "ConfigKey",
     "ConfigValue",
     "DsnText",
@@ -160,6 +161,9 @@ JobName = Annotated[str, _name, _name_schema]
 
 _key, _key_schema = _pattern(r"[^.\s]+(\.[^.\s]+)*", "a field name or a dotted path such as customer.id")
 KeyPath = Annotated[str, _key, _key_schema]
+
+_absolute, _absolute_schema = _pattern(r"/.*", "an absolute path such as /data/work")
+AbsolutePath = Annotated[str, _absolute, _absolute_schema]
 
 # JSON Schema has no word for what Python takes as a name, so editors are told less than is checked here.
 NAMES = r"[^\s.:]+(\.[^\s.:]+)*"

@@ -48,7 +48,7 @@ def yaml_path(data: Any, loc: tuple[str | int, ...]) -> tuple[YamlPath, bool]:
         if step == "[key]":
             return path, True
         # The tags of unions are steps of pydantic's, not of the file's.
-        if not (isinstance(step, str) and re.fullmatch(r"<\w+>", step) and child(_at(data, path), step) is None):
+        if not (isinstance(step, str) and re.fullmatch(r"(<\w+>)+", step) and child(_at(data, path), step) is None):
             path = (*path, step)
     return path, False
 
@@ -80,7 +80,7 @@ def _report(document: Document, data: Any, path: YamlPath, problem: Mapping[str,
     if kind == "missing" and asked != path:
         document.report(path, f"`{value}` alone is not enough", f"a mapping with `type` and `{asked[-1]}`")
     elif kind == "missing":
-        document.report(path, "is required, but missing")
+        document.report(path, "is required, but missing", "`tools`, or an `agent`" if path == ("tools",) else None)
     elif kind in {"union_tag_invalid", "union_tag_not_found"}:
         _report_kind(document, path, value, context)
     elif kind == PROBLEM:

@@ -96,7 +96,7 @@ WRONG = [
     ("agent: own_agents:Careful\njournal: none\nconfig: {tenant: a}", "its tool 'charge' says on_interrupt: fail"),
     ("agent: own_agents:Careful", "4:8: agent: tool 'whose': inject.tenant: config has no 'tenant'"),
     ("agent: own_agents:Support\ntools: 7", "5:8: tools: got the number 7; expected a list"),
-    ("", "tools: is required, but missing"),
+    ("", "tools: is required, but missing; expected `tools`, or an `agent`"),
     ("tools: []", "4:8: tools: is empty; expected at least 1 entry"),
 ]
 

@@ -132,13 +132,16 @@ def test_options_of_the_tool(job: Write) -> None:
     assert (spec.name, spec.max_concurrent, spec.timeout_ms) == ("run_code", 2, 90_000)
 
 
-KINDS = "'process', 'python', 'none' or 'provider'"
+KINDS = "'process', 'python', 'jshell', 'none' or 'provider'"
 
 
 @pytest.mark.parametrize(
     ("execute", "told"),
     [
         ("{type: docker}", f"5:21: tools.0.execute.type: got text 'docker'; expected {KINDS}"),
+        ("{type: jshel}", "did you mean 'jshell'?"),
+        ("{type: python, sessions: -1}", "tools.0.execute.sessions: got the number -1; expected at least 0"),
+        ("{type: jshell, session: 1}", "tools.0.execute.session: unknown key `session`"),
         ("{}", "tools.0.execute.type: is required, but missing"),
         ("shell", "tools.0.execute: got text 'shell'; expected a mapping with `type`"),
         ("{type: process, runtimes: [ruby]}", "tools.0.execute.runtimes.0: got text 'ruby'"),
@@ -146,7 +149,10 @@ KINDS = "'process', 'python', 'none' or 'provider'"
         ("{type: process, runtimes: []}", "tools.0.execute.runtimes: is empty"),
         ("{type: process, sessions: 3}", "tools.0.execute.sessions: unknown key `sessions`"),
         ("{type: process, time_limit: 2m}", "tools.0.execute.max_time_limit: is below `time_limit`"),
-        ("{type: process, folder: tmp}", "tools.0.execute.folder"),
+        (
+            "{type: process, folder: tmp}",
+            "execute.folder: got text 'tmp'; expected an absolute path such as",
+        ),
         ("{type: process, memory: 5}", "tools.0.execute.memory"),
         ("{type: provider, class: 'sandboxes:Sandbx'}", "did you mean 'Sandbox'?"),
         (
