@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from flink_agents.failures import RecordedFailure
+from flink_agents.failures import RecordedFailure, capture
+from flink_agents.redaction import Redaction
 
 __all__ = ["Failed", "Outcome", "Succeeded"]
 
@@ -23,6 +24,17 @@ class Failed:
 
     failure: RecordedFailure
     exception: BaseException | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, exception: BaseException, secrets: Redaction) -> Failed:
+        """Return the failure that ``exception`` is.
+
+        The object itself is not kept where it holds a secret: an action would see, and pass on, another text than a
+        replay gives it. Any thread; never raises.
+        """
+        failure = capture(exception, secrets)
+        tells = bool(secrets) and capture(exception) != failure
+        return cls(failure, None if tells else exception)
 
 
 Outcome = Succeeded | Failed

@@ -20,7 +20,6 @@ from flink_agents.durable.journal.rows import CallKey
 from flink_agents.durable.outcome import Failed, Outcome, Succeeded
 from flink_agents.durable.slots import Slot
 from flink_agents.errors import FrameworkFault, Interrupted, Uncapturable
-from flink_agents.failures import capture
 from flink_agents.options import Execution, OnInterrupt, Rate
 from flink_agents.retry import RetryPolicy, next_wait_ms
 from flink_agents.scheduler.attempt import Attempt, CancellationToken
@@ -361,7 +360,7 @@ def conclude_exception(call: RunningCall, exception: BaseException, duration_ms:
         return Completion(call, Ending.FATAL, None, exception, duration_ms)
     if is_interruption(exception, asked=call.attempt.interrupted):
         return Completion(call, Ending.INTERRUPTED, None, exception, duration_ms)
-    failed = Failed(capture(exception, call.attempt.secrets), exception)
+    failed = Failed.of(exception, call.attempt.secrets)
     wait_ms = next_wait_ms(call.terms.retry, exception, call.failed + 1)
     if wait_ms is None or call.expired:
         return Completion(call, Ending.ENDED, failed, None, duration_ms)

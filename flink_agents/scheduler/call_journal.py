@@ -25,7 +25,6 @@ from flink_agents.durable.journal.operations import (
 from flink_agents.durable.journal.rows import CallKey, RequestRow, StartAnswer, StartStatus
 from flink_agents.durable.outcome import Failed, Outcome
 from flink_agents.errors import FatalAttempts, FrameworkFault, InDoubt, Interrupted, JournalLost
-from flink_agents.failures import capture
 from flink_agents.options import Execution, OnInterrupt
 from flink_agents.scheduler.attempt import Attempt
 from flink_agents.scheduler.call import Completion, Ending, RunningCall, says_cancelled
@@ -212,7 +211,7 @@ class CallJournal:
     def _refuse(self, call: RunningCall, answer: StartAnswer, error: InDoubt | FatalAttempts) -> None:
         self._never_begins(call)
         call.set_attempts(answer.attempts, answer.attempts - 1)
-        self.finish(Completion(call, Ending.ENDED, Failed(capture(error, self._attempt.secrets), error), None, 0))
+        self.finish(Completion(call, Ending.ENDED, Failed.of(error, self._attempt.secrets), None, 0))
 
     def _settle(self, call: RunningCall, answer: StartAnswer) -> None:
         self._never_begins(call)

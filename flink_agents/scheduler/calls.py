@@ -10,7 +10,6 @@ from flink_agents.durable.outcome import Failed, Outcome
 from flink_agents.durable.slot_log import SlotLog
 from flink_agents.durable.slots import Slot, SlotStatus
 from flink_agents.errors import CallError, CallTimeout, FrameworkFault, Interrupted, NotStarted
-from flink_agents.failures import capture
 from flink_agents.faults import no_fault
 from flink_agents.options import Execution, OnInterrupt
 from flink_agents.scheduler.call import (
@@ -286,7 +285,7 @@ class ActionCalls:
             raise Interrupted
 
     def _failure(self, exception: BaseException) -> Failed:
-        return Failed(capture(exception, self._services.attempt.secrets), exception)
+        return Failed.of(exception, self._services.attempt.secrets)
 
     def _fail(self, call: RunningCall, error: CallError) -> None:
         """Have the call end in a failure of the engine's own: what is recorded already stands."""

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from flink_agents import Agent, InputEvent, action
+from flink_agents import Agent, InputEvent, OutputEvent, action
 from flink_agents.context import ActionContext
 from flink_agents.durable.journal.sqlite import SqliteJournal
 from flink_agents.retry import RetryPolicy
-from flink_agents.testing import Harness, tool_request
+from flink_agents.testing import ControlledTool, Harness, tool_request
 from flink_agents.tools.registry import FunctionDeclaration
 
 SECRET = "hunter2-and-more"
@@ -103,3 +103,37 @@ def test_an_action_that_tells_a_secret_is_not_quoted(
         assert harness.responses[0]["error"]["message"] == "it was [secret]"
     assert SECRET not in caplog.text
     assert "it was [secret]" in caplog.text
+
+
+def told(text: str) -> str:
+    return text
+
+
+class Quoting(Agent):
+    @action(InputEvent)
+    async def quote(self, event: InputEvent, ctx: ActionContext) -> None:
+        try:
+            await ctx.call_tool("refuse", {"order": "A-1"})
+        except PermissionError as error:
+            ctx.send_event(OutputEvent(await ctx.durable_execute(told, str(error))))
+        await ctx.call_tool("held", {})
+
+
+@pytest.mark.rule(8)
+@pytest.mark.parametrize("execution", ["thread", "inline"])
+def test_an_action_that_quotes_a_failure_has_the_same_text_live_and_on_replay(
+    monkeypatch: pytest.MonkeyPatch, execution: str
+) -> None:
+    monkeypatch.setenv("FLINK_AGENTS_TEST_API_KEY", SECRET)
+    held = ControlledTool("held")
+    tools = [FunctionDeclaration(refuse, execution=execution, inject=GIVEN), held]
+    with Harness(tools, config=CONFIG, agent=Quoting()) as harness:
+        harness.send({"key": "k"})
+        harness.run()
+        assert SECRET not in json.dumps(harness.slots("k"))
+        harness.checkpoint()
+        harness.crash()
+        harness.run()
+        held.running[-1].succeed("ended")
+        harness.run()
+        assert [line["output"] for line in harness.responses] == ["[secret] may not see A-1"]
