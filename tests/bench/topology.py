@@ -236,7 +236,7 @@ class BenchJob:
             "execution.checkpointing.interval": f"{self.checkpoint_ms} ms",
             "execution.checkpointing.dir": f"file://{self.folder / 'checkpoints'}",
             "execution.checkpointing.unaligned.enabled": "true",
-            "execution.checkpointing.aligned-checkpoint-timeout": "1 s",
+            "execution.checkpointing.aligned-checkpoint-timeout": "0 ms",
             "state.backend.type": self.backend,
             "restart-strategy.type": "none",
         }
