@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from flink_agents.context import ActionContext, ContextParts
     from flink_agents.scheduler.run import ActionRun
 
-__all__ = ["ToolCallFuture", "ToolTerms"]
+__all__ = ["TOOL_KIND", "ToolCallFuture", "ToolTerms", "read_arguments"]
 
 TOOL_KIND = "tool"
 
@@ -50,6 +50,19 @@ class ToolTerms:
             )
             known = self._known[spec.name] = (spec, terms)
         return known[1]
+
+
+def read_arguments(tool: Tool, asked: Any, limit: int) -> dict[str, Any]:
+    """Return a call's own copy of its arguments, of at most ``limit`` bytes of JSON. Any thread; pure.
+
+    Raises:
+        InvalidArguments: for anything that is no JSON object; ``expected`` is a copy of the tool's schema.
+        TooLarge: over the limit.
+    """
+    try:
+        return parse_arguments(asked, limit)
+    except InvalidArguments as error:
+        raise InvalidArguments(str(error), dict(tool.spec.parameters)) from None
 
 
 class ToolCallFuture(DurableFuture):
@@ -111,10 +124,7 @@ class ToolCallFuture(DurableFuture):
     def _given(self, tool: Tool) -> dict[str, Any]:
         """Return this call's own copy of the arguments, with what the job injects."""
         parts = self._parts
-        try:
-            asked = parse_arguments(self.arguments, parts.limit)
-        except InvalidArguments as error:
-            raise InvalidArguments(str(error), dict(tool.spec.parameters)) from None
+        asked = read_arguments(tool, self.arguments, parts.limit)
         return injected(tool.spec, asked, parts.config, self._context.remembered)
 
     def _submit(self, tool: AsyncTool) -> Prepared:

@@ -11,19 +11,18 @@ from typing import Any
 
 from flink_agents.codec import encode
 from flink_agents.durable.identity import Identity
-from flink_agents.errors import FrameworkFault, Interrupted, InvalidArguments
+from flink_agents.errors import FrameworkFault, Interrupted
 from flink_agents.events import ToolCall, ToolRequestEvent, response_line, result_record
 from flink_agents.failures import capture
 from flink_agents.faults import no_fault
 from flink_agents.options import OperatorOptions
-from flink_agents.records import parse_arguments
 from flink_agents.runtime.program import Answer
 from flink_agents.scheduler.attempt import CancellationToken
 from flink_agents.scheduler.call import closed, is_fatal, is_interruption
 from flink_agents.scheduler.handles import DurableFuture
 from flink_agents.scheduler.services import Services
 from flink_agents.scheduler.tool_context import Origin, ToolContext, running_call
-from flink_agents.tool_call import TOOL_KIND, ToolTerms
+from flink_agents.tool_call import TOOL_KIND, ToolTerms, read_arguments
 from flink_agents.tools.async_tool import AsyncTool
 from flink_agents.tools.base import Tool
 from flink_agents.tools.registry import ToolRegistry
@@ -124,7 +123,7 @@ class InlineRequests:
         text: str | None = None
         error: dict[str, Any] | None = None
         try:
-            body = tool.prepare(self._given(call, tool))
+            body = tool.prepare(read_arguments(tool, call.arguments, self._arguments_limit))
             began_ns = perf_counter_ns()
             text = encode(closed(body()), self._result_limit)
         except BaseException as exception:  # SystemExit and KeyboardInterrupt raised by a tool are that call's failure
@@ -141,9 +140,3 @@ class InlineRequests:
                 counters.inc(f"tool.{name}", n)
         attempts = 1 if began_ns else 0
         return result_record(call.position, call.call_id, call.tool, text, error, attempts, False, duration_ms)
-
-    def _given(self, call: ToolCall, tool: Tool) -> dict[str, Any]:
-        try:
-            return parse_arguments(call.arguments, self._arguments_limit)
-        except InvalidArguments as error:
-            raise InvalidArguments(str(error), dict(tool.spec.parameters)) from None
