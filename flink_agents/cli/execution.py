@@ -183,6 +183,8 @@ class Execution:
 
     def _sample(self, report: JobReport) -> None:
         rest = self._cluster.rest
+        if report.at_its_end or rest.input_ended(report.job_id):
+            rest.complete_last_checkpoint(report.job_id)
         restarts = rest.restarts(report.job_id)
         if restarts > self._restarts:
             self._check_restored()
