@@ -104,7 +104,7 @@ class FlinkRest:
             ended_ms=ended if ended >= 0 else None,
             vertices=tuple(vertex["id"] for vertex in body["vertices"]),
             tasks=Counter(state for vertex in body["vertices"] for state in _states(vertex)),
-            at_its_end=body["state"] == "RUNNING" and any({*_states(each)} == {"FINISHED"} for each in body["vertices"]),
+            at_its_end=body["state"] == "RUNNING" and any({*_states(v)} == {"FINISHED"} for v in body["vertices"]),
         )
 
     def wait(self, job_id: str, *, timeout_s: float, states: frozenset[str] = TERMINAL) -> JobReport:
