@@ -160,9 +160,12 @@ class _Leases:
 
 
 def _renewed(known: weakref.ref[Attempt], answer: Any) -> None:
-    """Take the answer to a renewal, on the writer's thread. A journal that is lost is the calls' own trouble."""
+    """Take the answer to a renewal, on the writer's thread.
+
+    A journal that is lost is the calls' own trouble, and an attempt that ended meanwhile needs no lease.
+    """
     attempt = known()
-    if attempt is not None and isinstance(answer, (RunInUse, RunUnknown)):
+    if attempt is not None and not attempt.interrupted and isinstance(answer, (RunInUse, RunUnknown)):
         attempt.fail(FrameworkFault(f"another job has taken this one's run: {answer}"))
 
 
