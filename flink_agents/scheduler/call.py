@@ -202,9 +202,14 @@ class RunningCall:
 
     @property
     def ends_ms(self) -> int | None:
-        """When this body times out, in milliseconds since the epoch; None before it begins, and without a bound."""
-        timeout = self.terms.timeout_ms
-        return None if timeout is None or self.begun_ms is None else self.begun_ms + timeout
+        """When what runs times out, in milliseconds since the epoch; None where nothing does, and without a bound.
+
+        That is the body or, before it, the reconciler that decides whether it runs.
+        """
+        timeout, begun_ms, reconciler = self.terms.timeout_ms, self.begun_ms, self.stand_in
+        if begun_ms is None and reconciler is not None and not reconciler.has_ended:
+            begun_ms = reconciler.begun_ms
+        return None if timeout is None or begun_ms is None else begun_ms + timeout
 
     def remaining_s(self) -> float | None:
         """Return the seconds until time-out, deadline or the batch's, at least 0; None without any. Any thread."""

@@ -15,6 +15,7 @@ from flink_agents.scheduler.timers import Due, Timer
 __all__ = ["TimedCalls"]
 
 _BATCH_OVER = "the deadline of its batch passed before it ended"
+_RECONCILER_OVER = "the reconciler ran longer than the tool's timeout of {} ms: the call may have taken effect"
 
 
 class TimedCalls(ActionCalls):
@@ -123,38 +124,45 @@ class TimedCalls(ActionCalls):
         if call is not None and not call.fence():
             return  # its end is with the journal already: what that records is what stands
         self._paused.discard(index)
+        in_doubt = False
         if call is None:
             call = self._call(handle, slot, UNPREPARED)
         else:
-            self._stop(call, slot)
+            in_doubt = self._stop(call, slot)
             call = call.successor()
-        call.attempts = slot.attempts
+        if not in_doubt:  # else the count is what the journal answered: the slot may not know of the body in doubt
+            call.attempts = slot.attempts
         journal = self._services.journal
         if type(handle) is SleepFuture:
             self._end_sleep(slot)
-        elif slot.attempts:
-            self._time_out(call, slot, due)
+        elif call.attempts:
+            self._time_out(call, slot, due, in_doubt=in_doubt)
         elif journal is not None and call.look_up:
             self._running[index] = call
             journal.look(call)
         else:
             self._not_begun(call, slot)
 
-    def _stop(self, call: RunningCall, slot: Slot) -> None:
-        """Leave a fenced body behind. One that had not begun never does; a thread's that goes on is a stray."""
+    def _stop(self, call: RunningCall, slot: Slot) -> bool:
+        """Leave a fenced body behind. One that had not begun never does; a thread's that goes on is a stray.
+
+        Returns whether it had not begun and a reconciler was asked about it: only that may run then.
+        """
         self._leave(call)
+        body, reconciler = call, call.stand_in
         if call.forestall():
             self.log.unstart(slot)
             if call in self.started:
                 # It was to begin in this very turn: neither worker nor journal hears of it.
                 self.started.remove(call)
                 self._services.admission.withdraw(call)
-            if call.stand_in is None or call.stand_in.forestall():
-                return
-        body = call.stand_in or call
+            if reconciler is None or reconciler.forestall():
+                return reconciler is not None
+            body = reconciler
         if body.terms.execution is not Execution.ASYNC and self._services.note_stray(body):
             call.is_stray = True
             self._services.counters.inc("strays")
+        return body is not call
 
     def _end_sleep(self, slot: Slot) -> None:
         """End a sleep whose batch is over; one that was to end before that has ended, if only in a later life."""
@@ -163,15 +171,20 @@ class TimedCalls(ActionCalls):
         else:
             self._leave_unrecorded(slot.index, CallTimeout(_BATCH_OVER))
 
-    def _time_out(self, call: RunningCall, slot: Slot, due: Due) -> None:
-        if due is Due.TIMEOUT:
+    def _time_out(self, call: RunningCall, slot: Slot, due: Due, *, in_doubt: bool) -> None:
+        """End a call that began; where nobody knows whether it took effect, no other attempt may follow."""
+        if due is Due.TIMEOUT and in_doubt:
+            error = CallTimeout(_RECONCILER_OVER.format(call.terms.timeout_ms))
+        elif due is Due.TIMEOUT:
             error = CallTimeout(f"the attempt ran longer than its timeout of {call.terms.timeout_ms} ms")
         else:
             error = CallTimeout(_BATCH_OVER if due is Due.BATCH else "the call's deadline passed before it ended")
         duration_ms = max(0, self._services.clock() - slot.started_ms) if slot.started_ms else 0
         failed = self._failure(error)
-        wait_ms = next_wait_ms(call.terms.retry, error, call.failed + 1) if due is Due.TIMEOUT else None
+        is_retried = due is Due.TIMEOUT and not in_doubt
+        wait_ms = next_wait_ms(call.terms.retry, error, call.failed + 1) if is_retried else None
         if wait_ms is None:
-            self._ended(Completion(call, Ending.ENDED, failed, None, duration_ms))
+            attempts = call.attempts if in_doubt else 0
+            self._ended(Completion(call, Ending.ENDED, failed, None, duration_ms, attempts=attempts))
         else:
             self._failed_for_now(Completion(call, Ending.RETRY, failed, None, duration_ms, retry_ms=wait_ms))

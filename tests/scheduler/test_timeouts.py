@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from flink_agents.durable.journal.rows import CallFilter
 from flink_agents.durable.journal.sqlite import SqliteJournal
 from flink_agents.options import OnInterrupt, ToolCallOptions, WorkerOptions
+from flink_agents.scheduler.call_journal import NOT_STARTED
 from flink_agents.scheduler.tool_context import current_tool_context
 from flink_agents.testing import ControlledTool, Harness, tool_request
 from flink_agents.tools.registry import FunctionDeclaration
@@ -210,3 +212,94 @@ def test_a_deadline_reaches_a_reconciler_that_runs_in_the_bodys_place(
     go_on.set()
     harness.until(lambda: harness.workers.threads.used == 0 and not harness.counters.counts["strays"])
     assert harness.workers.threads.strays == 0
+
+
+@pytest.mark.rule(39, 15)
+@pytest.mark.parametrize("restored", [True, False], ids=["slot restored", "slot not in the restored state"])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_reconciler_that_runs_for_the_tools_timeout_ends_the_call_for_good(
+    journal: SqliteJournal, threaded: Callable[..., Any], is_async: bool, restored: bool
+) -> None:
+    lives: list[str] = []
+    go_on = threading.Event()
+    remaining: list[float | None] = []
+
+    def pay() -> str:
+        """Be cut off."""
+        lives.append("body")
+        go_on.wait(20)
+        return "paid"
+
+    def look() -> str:
+        """Look for longer than there is time."""
+        lives.append("reconciler")
+        remaining.append(current_tool_context().remaining_s)
+        go_on.wait(20)
+        return "too late"
+
+    async def look_async() -> str:
+        """Look for longer than there is time."""
+        lives.append("reconciler")
+        remaining.append(current_tool_context().remaining_s)
+        await asyncio.Event().wait()
+        return "never"
+
+    pay_tool = FunctionDeclaration(
+        pay,
+        on_interrupt="reconcile",
+        reconcile=look_async if is_async else look,
+        timeout="300ms",
+        retry={"attempts": 3, "initial": "1ms", "on": [TimeoutError]},
+    )
+    harness = threaded(pay_tool, journal=journal)
+    harness.send(tool_request("k", ("pay", {})))
+    harness.until(lambda: lives == ["body"])
+    if restored:
+        harness.checkpoint()
+    harness.crash()
+    harness.until(lambda: len(harness.responses) == 1)
+    # No further body, whatever the retries: nothing says that the first took no effect.
+    assert lives == ["body", "reconciler"]
+    assert remaining[0] is not None
+    assert 0 < remaining[0] <= 0.3
+    (result,) = harness.results()
+    assert (result["error"]["kind"], result["attempts"]) == ("timeout", 1)
+    assert "the reconciler ran longer than the tool's timeout of 300 ms" in result["error"]["message"]
+    assert harness.workers.threads.strays == harness.counters.counts["strays"] == (0 if is_async else 1)
+    (row,) = journal.calls(CallFilter())
+    assert (row.status.value, row.attempts) == ("failed", 1)
+    go_on.set()
+
+
+@pytest.mark.rule(39, 15)
+def test_a_body_that_a_reconciler_lets_begin_has_a_timeout_of_its_own_and_may_be_a_stray(
+    journal: SqliteJournal, threaded: Callable[..., Any]
+) -> None:
+    lives: list[str] = []
+    go_on = threading.Event()
+
+    def pay() -> str:
+        """Run for longer than there is time."""
+        lives.append("body")
+        go_on.wait(20)
+        return "paid"
+
+    def look() -> Any:
+        """Say at once that nothing happened."""
+        lives.append("reconciler")
+        return NOT_STARTED
+
+    harness = threaded(
+        FunctionDeclaration(pay, on_interrupt="reconcile", reconcile=look, timeout="300ms"), journal=journal
+    )
+    harness.send(tool_request("k", ("pay", {})))
+    harness.until(lambda: lives == ["body"])
+    harness.checkpoint()
+    harness.crash()
+    harness.until(lambda: len(harness.responses) == 1)
+    assert lives == ["body", "reconciler", "body"]
+    (result,) = harness.results()
+    assert (result["error"]["kind"], result["attempts"]) == ("timeout", 2)
+    assert "the attempt ran longer" in result["error"]["message"]
+    assert harness.workers.threads.strays == harness.counters.counts["strays"] == 1
+    go_on.set()
