@@ -13,10 +13,7 @@ from typing import Any, TypeVar
 from flink_agents.clock import Clock, now_ms
 from flink_agents.durable.journal.opening import JournalSpec, journal_writer
 from flink_agents.durable.journal.operations import RenewLease
-from flink_agents.durable.journal.protocol import Journal
-from flink_agents.durable.journal.rows import CallFilter, CallKey
 from flink_agents.durable.journal.writer import GIVE_UP_S, JournalWriter, WriterStatistics
-from flink_agents.durable.outcome import Outcome
 from flink_agents.errors import FrameworkFault, InvalidInput, JournalUnavailable, RunInUse, RunUnknown
 from flink_agents.runtime.job_parameters import RUN_ID_PARAMETER
 from flink_agents.runtime.subtask import JournalPort
@@ -96,19 +93,7 @@ def open_journal_of(
     first = _patiently(lambda: journal.open_attempt(run_id, attempt.id, subtask, parallelism))
     _patiently(lambda: journal.acquire_lease(run_id, owner, LEASE_MS, clock()))
     _leases().keep(attempt, writer, partial(RenewLease, run_id, owner, LEASE_MS), clock)
-    return TaskJournal(
-        writer, JournalPort(writer, first, partial(journal.requests_from, run_id), partial(outcome_of, journal))
-    )
-
-
-def outcome_of(journal: Journal, call: CallKey) -> Outcome | None:
-    """Return the recorded outcome of a call. Reads at once, on the calling thread.
-
-    Raises:
-        JournalError: if the journal cannot be read.
-    """
-    found = list(journal.calls(CallFilter(run_id=call.run_id, key=call.key)))
-    return next((row.outcome for row in found if row.call == call), None)
+    return TaskJournal(writer, JournalPort(writer, first, partial(journal.requests_from, run_id), journal.outcome_of))
 
 
 def _patiently(step: Callable[[], T]) -> T:

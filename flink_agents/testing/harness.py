@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from flink_agents.agent import AgentSource, resolve_agent
@@ -16,7 +15,6 @@ from flink_agents.errors import RejectedRecord
 from flink_agents.faults import Fault, no_fault
 from flink_agents.options import Limits, OperatorOptions, ToolCallOptions, WorkerOptions
 from flink_agents.records import request_key
-from flink_agents.runtime.journal import outcome_of
 from flink_agents.runtime.subtask import REJECT_KEY_PREFIX, JournalPort, Subtask
 from flink_agents.runtime.turn import Turn
 from flink_agents.scheduler.attempt import Attempt
@@ -231,7 +229,7 @@ class Harness:
             self.writer,
             journal.open_attempt(self._run_id, attempt.id, 0, 1),
             lambda key, number, also: journal.requests_from(self._run_id, key, number, also),
-            partial(outcome_of, journal),
+            journal.outcome_of,
         )
 
     def _commit(self) -> bool:

@@ -16,7 +16,6 @@ from flink_agents.durable.journal.sqlite import SqliteJournal
 from flink_agents.durable.journal.writer import JournalWriter
 from flink_agents.events import ToolRequestEvent, ToolResponseEvent
 from flink_agents.runtime import subtask as subtask_module
-from flink_agents.runtime.journal import outcome_of
 from flink_agents.runtime.subtask import JournalPort, Subtask
 from flink_agents.scheduler.attempt import Attempt
 from flink_agents.scheduler.workers import Workers
@@ -169,7 +168,7 @@ class ThreadedHarness(Harness):
             self._journal_writer,
             journal.open_attempt(self._run_id, attempt.id, 0, 1),
             partial(journal.requests_from, self._run_id),
-            partial(outcome_of, journal),
+            journal.outcome_of,
         )
 
 

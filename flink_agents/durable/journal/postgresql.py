@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
@@ -17,8 +17,18 @@ from flink_agents.durable.journal.operations import Operation, RenewLease, Resul
 from flink_agents.durable.journal.postgresql_batch import Batch, renew_lease
 from flink_agents.durable.journal.postgresql_errors import Address, translated
 from flink_agents.durable.journal.protocol import Journal
-from flink_agents.durable.journal.rows import CallFilter, CallRow, Lease, RequestRow, RunRow, key_hash
-from flink_agents.durable.journal.stored import call_row, check_format, request_row, run_in_use, run_unknown, where_of
+from flink_agents.durable.journal.rows import CallFilter, CallKey, CallRow, Lease, RequestRow, RunRow, key_hash
+from flink_agents.durable.journal.stored import (
+    call_row,
+    check_format,
+    outcome_from,
+    place_columns,
+    request_row,
+    run_in_use,
+    run_unknown,
+    where_of,
+)
+from flink_agents.durable.outcome import Outcome
 from flink_agents.errors import JournalError, JournalUnavailable
 
 __all__ = ["PostgresqlJournal"]
@@ -41,7 +51,8 @@ class PostgresqlJournal(Journal):
 
     ``dsn`` is a libpq URI or list of key=value pairs; what it leaves out comes from libpq's environment variables and
     password file. One connection writes, behind a lock, and is opened anew after it was lost; a small pool serves
-    ``requests_from``, which waits for at most ``read_timeout_s``. Neither password nor DSN appears in errors or logs.
+    ``requests_from`` and ``outcome_of``, which wait for at most ``read_timeout_s``. Neither password nor DSN appears in
+    errors or logs.
 
     Raises:
         JournalRefused: if the DSN cannot be read.
@@ -97,15 +108,22 @@ class PostgresqlJournal(Journal):
     def requests_from(  # noqa: D102
         self, run_id: str, key: str, intake: int, also: Collection[int] = ()
     ) -> list[RequestRow]:
+        asked = {"hash": key_hash(run_id, key), "key": key, "intake": intake, "also": list(also)}
+        return [request_row(row) for row in self._read(sql.REQUESTS_FROM, asked)]
+
+    def outcome_of(self, call: CallKey) -> Outcome | None:  # noqa: D102
+        found = self._read(sql.OUTCOME, place_columns(call)[:3])
+        return next((outcome_from(status, text) for status, text in found if text is not None), None)
+
+    def _read(self, statement: str, asked: Mapping[str, Any] | Sequence[Any]) -> list[tuple[Any, ...]]:
         if not self._has_tables:
             with self._errors():
                 self._connect().close()
-        asked = {"hash": key_hash(run_id, key), "key": key, "intake": intake, "also": list(also)}
         deadline = time.monotonic() + self._read_timeout_s
         while True:
             try:
                 with self._errors(), self._reader(deadline) as connection:
-                    return [request_row(row) for row in connection.execute(sql.REQUESTS_FROM, asked)]
+                    return connection.execute(statement, asked).fetchall()
             except JournalUnavailable:
                 # After the server was restarted the pool's connections are dead: it replaces those it finds so.
                 if time.monotonic() >= deadline:

@@ -205,6 +205,10 @@ DELETE FROM flink_agents.attempts WHERE opened IN (SELECT opened FROM (
     FROM flink_agents.attempts) AS numbered WHERE age > 2)
 """
 
+OUTCOME = """
+SELECT status, outcome FROM flink_agents.calls WHERE key_hash = %s AND intake = %s AND idempotency_key = %s
+"""
+
 CALLS = """
 SELECT c.run_id, c.key, c.intake, c.slot, c.kind, c.tool, c.digest, c.idempotency_key, r.request_id, c.status,
     c.outcome, c.fatal, c.attempts, c.attempt_id, c.first_attempt_id, c.first_started_ms, c.started_ms, c.ended_ms

@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 
 from flink_agents.durable.journal.operations import Operation, Result
-from flink_agents.durable.journal.rows import CallFilter, CallRow, Lease, RequestRow, RunRow
+from flink_agents.durable.journal.rows import CallFilter, CallKey, CallRow, Lease, RequestRow, RunRow
+from flink_agents.durable.outcome import Outcome
 
 __all__ = ["Journal"]
 
@@ -14,8 +15,8 @@ __all__ = ["Journal"]
 class Journal(ABC):
     """Outcomes, request numbers and runs, kept from their commit on whatever happens to Flink.
 
-    Every method blocks and may be called on any thread; all but ``requests_from`` wait for a commit or for other
-    callers, so the task thread calls them in ``open`` only. Every method raises a ``JournalError``:
+    Every method blocks and may be called on any thread; all but ``requests_from`` and ``outcome_of`` wait for a
+    commit or for other callers, so the task thread calls them in ``open`` only. Every method raises a ``JournalError``:
     ``JournalUnavailable`` where trying again may help, another subclass where it will not. After an error nothing
     counts as recorded; whether it *is* may be unknown (a connection lost during the commit), so ask the same again.
     """
@@ -60,10 +61,14 @@ class Journal(ABC):
         """
 
     @abstractmethod
+    def outcome_of(self, call: CallKey) -> Outcome | None:
+        """Return the recorded outcome of a call, None without one. Reads one row, as ``requests_from`` reads."""
+
+    @abstractmethod
     def calls(self, wanted: CallFilter = CallFilter()) -> Iterator[CallRow]:  # noqa: B008 - a frozen value
         """List calls by run, key, request and slot, as they stood when the listing began. For one thread, then done.
 
-        ``requests_from`` may wait for a listing that is not read to its end.
+        ``requests_from`` and ``outcome_of`` may wait for a listing that is not read to its end.
         """
 
     @abstractmethod

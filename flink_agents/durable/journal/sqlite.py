@@ -28,7 +28,7 @@ from flink_agents.durable.journal.operations import (
     StartAgain,
 )
 from flink_agents.durable.journal.protocol import Journal
-from flink_agents.durable.journal.rows import CallFilter, CallRow, Lease, RequestRow, RunRow, key_hash
+from flink_agents.durable.journal.rows import CallFilter, CallKey, CallRow, Lease, RequestRow, RunRow, key_hash
 from flink_agents.durable.journal.sqlite_errors import translated
 from flink_agents.durable.journal.stored import (
     ONE_MACHINE,
@@ -39,12 +39,14 @@ from flink_agents.durable.journal.stored import (
     check_format,
     finished,
     id_text,
+    outcome_from,
     place_columns,
     request_row,
     run_in_use,
     run_unknown,
     where_of,
 )
+from flink_agents.durable.outcome import Outcome
 from flink_agents.errors import JournalCorrupt, JournalError, JournalRefused, RunInUse, RunUnknown
 
 __all__ = ["SqliteJournal"]
@@ -196,13 +198,22 @@ class SqliteJournal(Journal):
         # The numbers are asked for one by one: a statement has a limit on its places, and they are few.
         hashed = key_hash(run_id, key)
         with self._reading, self._errors():
-            if self._reader is None:
-                self._reader = self._open(reads_only=True)
-            found = self._reader.execute(f"{sql.REQUESTS_FROM} AND intake >= ?", (hashed, key, intake)).fetchall()
+            reader = self._read_connection()
+            found = reader.execute(f"{sql.REQUESTS_FROM} AND intake >= ?", (hashed, key, intake)).fetchall()
             for number in also:
                 if number < intake:
-                    found += self._reader.execute(f"{sql.REQUESTS_FROM} AND intake = ?", (hashed, key, number))
+                    found += reader.execute(f"{sql.REQUESTS_FROM} AND intake = ?", (hashed, key, number))
         return sorted((request_row(row) for row in found), key=lambda row: row.intake)
+
+    def outcome_of(self, call: CallKey) -> Outcome | None:  # noqa: D102
+        with self._reading, self._errors():
+            found = self._read_connection().execute(sql.OUTCOME, place_columns(call)[:3]).fetchone()
+        return None if found is None or found[1] is None else outcome_from(*found)
+
+    def _read_connection(self) -> sqlite3.Connection:
+        if self._reader is None:
+            self._reader = self._open(reads_only=True)
+        return self._reader
 
     def calls(self, wanted: CallFilter = CallFilter()) -> Iterator[CallRow]:  # noqa: B008, D102
         where, values = where_of(wanted, "?")

@@ -127,6 +127,8 @@ SELECT status, outcome, attempts, attempt_id, fatal, {_LATER.format("?1")}
 FROM calls WHERE key_hash = ?2 AND intake = ?3 AND idempotency_key = ?4
 """
 
+OUTCOME = "SELECT status, outcome FROM calls WHERE key_hash = ? AND intake = ? AND idempotency_key = ?"
+
 STORED_COUNTS = "SELECT attempts, fatal FROM calls WHERE key_hash = ? AND intake = ? AND idempotency_key = ?"
 
 PRUNABLE = """

@@ -27,6 +27,7 @@ from flink_agents.durable.journal.postgresql import PostgresqlJournal
 from flink_agents.durable.journal.protocol import Journal
 from flink_agents.durable.journal.rows import CallFilter, CallKey, Lease, RequestRow, RunRow, StartAnswer, StartStatus
 from flink_agents.durable.journal.sqlite import SqliteJournal
+from flink_agents.durable.journal.stored import outcome_text
 from flink_agents.durable.outcome import Failed, Outcome, Succeeded
 from flink_agents.durable.slots import SlotStatus
 from flink_agents.errors import RunInUse, RunUnknown
@@ -448,6 +449,24 @@ def test_calls_are_listed_by_what_is_wanted(journal: Journal, call_of: CallOf) -
     assert listed(status=SlotStatus.FAILED, request_id="b", key='"k"') == [k3]
     assert [row.request_id for row in journal.calls()] == ["a", "b", "b", None, None]
     assert len(list(itertools.islice(journal.calls(), 1))) == 1
+
+
+@pytest.mark.parametrize("outcome", [Succeeded("[1, 2]"), Failed(capture(ValueError("no")))])
+def test_the_outcome_of_one_call_is_read_without_the_other_rows_of_its_key(
+    journal: Journal, call_of: CallOf, outcome: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert journal.outcome_of(call_of()) is None  # also where this is the first thing the journal is asked
+    one(journal, finish(call_of(0, intake=2), Succeeded("7")))
+    one(journal, finish(call_of(1), Succeeded("8")))
+    one(journal, finish(call_of(0, run_id="run-2"), Succeeded("9")))
+    assert journal.outcome_of(call_of()) is None
+    one(journal, Start(call_of(), "first", 5))
+    assert journal.outcome_of(call_of()) is None
+    one(journal, finish(call_of(), outcome))
+    monkeypatch.setattr(type(journal), "calls", None)
+    found = journal.outcome_of(call_of())
+    assert (type(found), found and outcome_text(found)) == (type(outcome), outcome_text(outcome))
+    assert journal.outcome_of(call_of(1)) == Succeeded("8")
 
 
 def test_a_closed_journal_opens_again(journal: Journal, call_of: CallOf) -> None:

@@ -21,7 +21,7 @@ from flink_agents.durable.journal.rows import (
     StartStatus,
 )
 from flink_agents.durable.journal.writer import LAZY_OPERATIONS, JournalWriter
-from flink_agents.durable.outcome import Succeeded
+from flink_agents.durable.outcome import Outcome, Succeeded
 from flink_agents.errors import (
     JournalCorrupt,
     JournalError,
@@ -91,6 +91,9 @@ class ScriptedJournal(Journal):
         return []
 
     def calls(self, wanted: CallFilter = CallFilter()) -> Iterator[CallRow]:  # noqa: B008
+    def outcome_of(self, call: CallKey) -> Outcome | None:
+        return None
+
         return iter(())
 
     def acquire_lease(self, run_id: str, owner: str, ttl_ms: int, now_ms: int) -> None: ...
