@@ -112,6 +112,18 @@ def _leads_through_a_value(tree: Any, path: str) -> bool:
     return False
 
 
+def test_what_is_not_there_is_named() -> None:
+    memory = Kept().open()
+    memory.set("a", {"text": "tier", "list": ["tier"]})
+    for path in ("b", "a.b", "a.b.c", "a.text.tier", "a.list.tier"):
+        with pytest.raises(KeyError) as raised:
+            memory.read(path)
+        assert raised.value.args == (path,)
+    with pytest.raises(HandleMisuse) as refused:
+        memory.set("a.text.tier", 1)
+    assert str(refused.value) == "memory 'a.text.tier': 'a' holds a dict, and 'a.text.tier' leads through it"
+
+
 def test_a_value_that_is_read_is_a_copy() -> None:
     memory = Kept().open()
     value = [1]

@@ -104,3 +104,21 @@ def test_the_only_value_of_a_map_leaves_without_a_write_where_it_never_reached_t
     view.remove_only(StateName.REQUESTS, "2")
     view.flush()
     assert backend.entries("", StateName.REQUESTS) == {}
+
+
+def test_the_fields_of_a_map_are_listed_as_the_turn_sees_them(backend: InMemoryBackend) -> None:
+    backend.put(StateName.MEMORY, "kept", "1")
+    backend.put(StateName.MEMORY, "removed", "2")
+    backend.put(StateName.SLOTS, "1/0", "of another map")
+    view = WriteBehind(backend)
+    assert view.fields(StateName.MEMORY) == ["kept", "removed"]
+    view.remove(StateName.MEMORY, "removed")
+    view.put(StateName.MEMORY, "new", "3")
+    view.put(StateName.SLOTS, "1/1", "of another map")
+    assert view.fields(StateName.MEMORY) == ["kept", "new"]
+    view.clear(StateName.MEMORY)
+    assert view.fields(StateName.MEMORY) == []
+    view.put(StateName.MEMORY, "after", "4")
+    assert view.fields(StateName.MEMORY) == ["after"]
+    view.flush()
+    assert backend.entries("k", StateName.MEMORY) == {"after": "4"}

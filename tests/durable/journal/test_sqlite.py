@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import sqlite3
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from flink_agents.durable.journal import sqlite
 from flink_agents.durable.journal.operations import Finish, LookUp, Start
 from flink_agents.durable.journal.rows import CallKey, RunRow, StartAnswer, StartStatus
 from flink_agents.durable.journal.sqlite import SqliteJournal
@@ -275,3 +279,124 @@ def test_a_look_at_a_journal_of_a_newer_release(path: Path) -> None:
         newer.execute("UPDATE journal_format SET version = 99")
     with pytest.raises(JournalFormat, match="99"):
         SqliteJournal(path).check_file()
+
+
+def test_a_look_at_a_file_that_is_not_there_or_empty_makes_nothing(tmp_path: Path) -> None:
+    SqliteJournal(tmp_path / "no folder" / "journal.db").check_file()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "journal.db").touch()
+    SqliteJournal(tmp_path / "journal.db").check_file()
+    assert [entry.stat().st_size for entry in tmp_path.iterdir()] == [0]
+
+
+def test_a_look_at_a_database_without_tables(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as left:
+        left.execute("PRAGMA journal_mode = WAL")
+    before = path.read_bytes()
+    assert before
+    SqliteJournal(path).check_file()
+    assert {entry.name: entry.read_bytes() for entry in path.parent.iterdir()} == {path.name: before}
+
+
+def test_a_look_at_what_cannot_be_a_journal(tmp_path: Path) -> None:
+    with pytest.raises(JournalRefused, match="is a folder; `path` must name a file"):
+        SqliteJournal(tmp_path).check_file()
+    path = tmp_path / "journal.db"
+    path.write_bytes(b"some text that is no database" * 100)
+    with pytest.raises(JournalCorrupt) as raised:
+        SqliteJournal(path).check_file()
+    assert str(raised.value) == (
+        f"the journal {path}: the file is no SQLite database; move it away, or choose another path "
+        "(SQLite: file is not a database)"
+    )
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["journal.db", "50% of it?mode=memory#1.db"])
+def test_a_look_sees_what_is_in_the_log_only_and_makes_no_log(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    with opened(path) as journal:
+        assert journal._writer is not None
+        journal._writer.execute("UPDATE journal_format SET version = 99")
+        assert Path(f"{path}-wal").stat().st_size > 0
+        with pytest.raises(JournalFormat, match="has format 99, this release reads up to 1"):
+            SqliteJournal(path).check_file()
+        journal._writer.execute("UPDATE journal_format SET version = 1")
+        SqliteJournal(path).check_file()
+    SqliteJournal(path).check_file()
+    assert [entry.name for entry in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.rule(24)
+def test_after_an_error_of_the_disk_everything_is_read_anew(path: Path, call_of: CallOf) -> None:
+    with opened(path) as journal:
+        journal.apply([finish(call_of(0))])
+        connection = journal._writer
+        bounds = resource.getrlimit(resource.RLIMIT_FSIZE)
+        # The log cannot grow: writing to it fails as on a broken disk.
+        resource.setrlimit(resource.RLIMIT_FSIZE, (Path(f"{path}-wal").stat().st_size, bounds[1]))
+        try:
+            with pytest.raises(JournalError, match="disk I/O error") as raised:
+                journal.apply([finish(call_of(index)) for index in range(1, 20)])
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, bounds)
+        assert type(raised.value) is JournalError
+        assert [recorded(journal, call_of(index)) for index in (0, 1)] == [True, False]
+        assert journal._writer is not connection
+        journal.apply([finish(call_of(1))])
+        assert recorded(journal, call_of(1))
+
+
+def test_a_place_without_a_write_ahead_log_is_refused() -> None:
+    # SQLite's name for a database that has no file.
+    with pytest.raises(JournalRefused, match=r"does not allow a write-ahead log \(mode memory\)"):
+        SqliteJournal(Path(":memory:")).find_run("run-1")
+
+
+def test_another_process_that_makes_the_file_is_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        pauses: list[float] = []
+
+        def let_go(pause_s: float) -> None:
+            pauses.append(pause_s)
+            if len(pauses) == 3:
+                other.execute("ROLLBACK")
+
+        monkeypatch.setattr(sqlite, "time", SimpleNamespace(monotonic=time.monotonic, sleep=let_go))
+        with opened(path, busy_ms=30_000) as journal:
+            assert journal.find_run("run-1") == RunRow("run-1", "job", 1)
+        assert pauses == [sqlite.LOCKED_WAIT_S] * 3
+
+
+@pytest.mark.parametrize("lock", ["IMMEDIATE", "EXCLUSIVE"])
+def test_another_process_that_never_lets_go_of_a_new_file_is_told(path: Path, lock: str) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute(f"BEGIN {lock}")
+        with pytest.raises(JournalUnavailable, match="another process has it locked"), opened(path):
+            pass
+    with opened(path) as journal:
+        assert journal.find_run("run-1") is not None
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_reading_an_empty_file_makes_no_tables(path: Path, create: bool) -> None:
+    path.touch()
+    with closing(SqliteJournal(path, create=create)) as journal:
+        with pytest.raises(JournalError, match=f"the journal {path} is empty"):
+            list(journal.calls())
+        with pytest.raises(JournalError, match=f"the journal {path} is empty"):
+            journal.requests_from("run-1", '"k"', 1)
+    assert path.stat().st_size == 0
+
+
+def test_a_journal_that_is_not_to_be_made_is_looked_for_on_this_machine(path: Path) -> None:
+    with closing(SqliteJournal(path, create=False)) as journal:
+        for use in (lambda: list(journal.calls()), lambda: journal.find_run("run-1")):
+            with pytest.raises(JournalRefused) as raised:
+                use()
+            assert str(raised.value) == (
+                f"there is no journal {path} on this machine. A SQLite journal is a file of one machine: "
+                "a job on a cluster needs `journal: {type: postgresql, dsn: ...}`"
+            )
+    assert not path.exists()
