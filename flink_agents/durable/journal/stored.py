@@ -215,8 +215,8 @@ def call_columns(operation: Start | StartAgain | Finish | MarkFatal) -> CallColu
             return STARTED, None, attempts, by, by, "", now_ms, now_ms, 0
         case MarkFatal(now_ms=now_ms):
             return STARTED, None, 1, by, by, by, now_ms, now_ms, 0
-        case Start(now_ms=now_ms):
-            return STARTED, None, 1, by, by, "", now_ms, now_ms, 0
+        case _:
+            return STARTED, None, 1, by, by, "", operation.now_ms, operation.now_ms, 0
 
 
 def request_row(columns: Sequence[Any]) -> RequestRow:

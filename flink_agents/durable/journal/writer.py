@@ -222,11 +222,9 @@ class JournalWriter:
         _log.error("the journal is lost to %d operations: %s", len(batch) + self._queue.qsize(), error)
         for waiting in batch:
             self._lose(waiting, error)
+        # Nobody else takes from the queue.
         for _ in range(self._queue.qsize()):
-            try:
-                self._lose(self._queue.get_nowait(), error)
-            except queue.Empty:
-                break
+            self._lose(self._queue.get_nowait(), error)
         self._lazy.clear()
 
     def _lose(self, waiting: _Waiting, error: BaseException) -> None:
@@ -248,14 +246,17 @@ class JournalWriter:
     def _prune_if_due(self) -> None:
         if self._retention_ms is None or time.monotonic() < self._next_prune:
             return
+        # Set first: whatever goes wrong, it is not tried again at once.
+        self._next_prune = time.monotonic() + self._prune_every_s
         try:
             pruned = self.journal.prune(self._clock(), self._retention_ms, PRUNE_CHUNK)
         except JournalError as error:
             _log.warning("old rows stay in the journal for now: %s", error)
-            pruned = 0
+            return
         self._pruned += pruned
-        # Where more is left, the next chunk follows soon, but what waits by then is not kept waiting by all of them.
-        self._next_prune = time.monotonic() + (PRUNE_PAUSE_S if pruned == PRUNE_CHUNK else self._prune_every_s)
+        if pruned == PRUNE_CHUNK:
+            # More may be left, but what waits by then is not kept waiting by all of it.
+            self._next_prune = time.monotonic() + PRUNE_PAUSE_S
 
 
 def _size(operation: Operation | None) -> int:

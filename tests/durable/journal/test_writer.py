@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import pytest
 
+from flink_agents.durable.journal import writer as writer_module
 from flink_agents.durable.journal.operations import Answered, Finish, LookUp, Operation, PutRequest, Result
 from flink_agents.durable.journal.protocol import Journal
 from flink_agents.durable.journal.rows import (
@@ -90,10 +91,10 @@ class ScriptedJournal(Journal):
     def requests_from(self, run_id: str, key: str, intake: int, also: Collection[int] = ()) -> list[RequestRow]:
         return []
 
-    def calls(self, wanted: CallFilter = CallFilter()) -> Iterator[CallRow]:  # noqa: B008
     def outcome_of(self, call: CallKey) -> Outcome | None:
         return None
 
+    def calls(self, wanted: CallFilter = CallFilter()) -> Iterator[CallRow]:  # noqa: B008
         return iter(())
 
     def acquire_lease(self, run_id: str, owner: str, ttl_ms: int, now_ms: int) -> None: ...
@@ -254,6 +255,11 @@ def test_one_operation_that_breaks_its_batch_goes_down_alone(
     script.held.set()
     answers.wait(6)
     assert answers.lost() == {2}
+    told = answers.by_name[2]
+    assert isinstance(told, JournalLost)
+    assert str(told) == f"not known to be recorded: {error}"
+    assert told.__cause__ is error
+    assert writer.statistics().lost == 1
 
 
 def test_an_answer_that_raises_stops_nobody(script: ScriptedJournal, answers: Answers, call_of: CallOf) -> None:
@@ -331,6 +337,43 @@ def test_old_rows_go_in_chunks_between_other_work(script: ScriptedJournal, answe
     script.broken = None
     writer.submit(look_up(call_of, 1), answers.take(1))
     answers.wait(2)
+
+
+def test_marks_that_come_without_end_wait_for_no_end(
+    script: ScriptedJournal, answers: Answers, call_of: CallOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "LAZY_S", 0.0)
+    writer = JournalWriter(script)
+    hold_first(writer, script, answers, look_up(call_of, 0))
+    marks: list[Operation] = [Answered("run-1", '"k"', intake, 5) for intake in range(5)]
+    for mark in marks:
+        writer.submit(mark)
+    writer.submit(look_up(call_of, 1), answers.take(1))
+    script.held.set()
+    answers.wait(2)
+    assert script.batches[1:] == [[mark] for mark in marks] + [[look_up(call_of, 1)]]
+
+
+def test_an_error_of_its_own_neither_ends_the_writer_nor_is_repeated_at_once(
+    script: ScriptedJournal, answers: Answers, call_of: CallOf, caplog: pytest.LogCaptureFixture
+) -> None:
+    tries = 0
+
+    def clock() -> int:
+        nonlocal tries
+        tries += 1
+        if tries < 4:
+            raise ZeroDivisionError
+        return 50_000
+
+    began = time.monotonic()
+    writer = JournalWriter(script, retention_ms=1_000, clock=clock, prune_every_s=0.05)
+    assert script.prunes.wait(DEADLINE_S)
+    assert time.monotonic() - began >= 4 * 0.05
+    assert script.pruned[0] == (50_000, 1_000, 500)
+    assert caplog.text.count("the journal's writer goes on after an error of its own") == 3
+    writer.submit(look_up(call_of, 0), answers.take(0))
+    assert answers.wait(1) == {0: 0}
 
 
 @pytest.mark.rule(33, 54)
