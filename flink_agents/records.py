@@ -11,12 +11,14 @@ from flink_agents.errors import InvalidArguments, RejectedRecord, TooLarge, Unse
 from flink_agents.events import MISSING, InputEvent, ToolCall, ToolRequestEvent
 
 __all__ = [
+    "is_flat",
     "parse_arguments",
     "parse_input",
     "parse_request",
     "parse_stored",
     "parse_stored_input",
     "plain_key",
+    "read_plain",
     "request_key",
 ]
 
@@ -54,6 +56,22 @@ def plain_key(record: str | bytes | dict[str, Any], key_by: str) -> str | None:
     except (TypeError, ValueError, RecursionError):
         pass
     return None
+
+
+def read_plain(record: str | bytes | dict[str, Any], key_by: str, limit: int) -> tuple[str, dict[str, Any]] | None:
+    """Return the key's text and the tree of a record, read once, for almost every record; for whom see ``plain_key``.
+
+    None also for a record that will be rejected, or is over ``limit`` bytes. Any thread; pure.
+    """
+    if type(record) is not str:
+        return None
+    try:
+        tree = _read(record, limit)
+    except RejectedRecord:
+        return None
+    if type(key := tree.get(key_by)) is not str:
+        return None
+    return orjson.dumps(key).decode(), tree
 
 
 def parse_request(record: str | bytes | dict[str, Any], key_by: str, intake: int, limit: int) -> ToolRequestEvent:
@@ -124,7 +142,7 @@ def parse_arguments(asked: Any, limit: int) -> dict[str, Any]:
         TooLarge: over the limit.
     """
     if type(asked) is not str:
-        if type(asked) is dict and _is_flat(asked, limit):
+        if type(asked) is dict and is_flat(asked, limit):
             return asked.copy()
         if type(asked) is not dict:
             message = f"arguments must be a JSON object, got {_kind(asked)}"
@@ -156,8 +174,11 @@ def parse_arguments(asked: Any, limit: int) -> dict[str, Any]:
     raise InvalidArguments(message)
 
 
-def _is_flat(asked: dict[str, Any], limit: int) -> bool:
-    """Tell whether a shallow copy is a deep one, and certainly within the limit, as with most calls."""
+def is_flat(asked: dict[str, Any], limit: int) -> bool:
+    """Tell whether a shallow copy is a deep one, and certainly within the limit in bytes, as with most calls.
+
+    Such an object is also its own canonical tree: see ``codec.flat_digest``. Any thread; pure.
+    """
     size = len(asked)
     for name, value in asked.items():
         kind = type(value)

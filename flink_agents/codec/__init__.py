@@ -7,7 +7,7 @@ object. *Canonical text* (``canonical``, ``digest``, ``key_text``) is equal for 
 
 from __future__ import annotations
 
-from flink_agents.codec.canonical import canonical, digest, key_text
+from flink_agents.codec.canonical import canonical, digest, flat_digest, key_text
 from flink_agents.codec.classes import import_path, imported
 from flink_agents.codec.json_text import MAX_JSON_DEPTH, JsonSyntax, cut, depth_over, dumps, loads
 from flink_agents.codec.tags import MAX_DEPTH
@@ -26,6 +26,7 @@ __all__ = [
     "dumps",
     "encode",
     "encode_plain",
+    "flat_digest",
     "has_tags",
     "import_path",
     "imported",

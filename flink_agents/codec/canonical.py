@@ -18,7 +18,7 @@ from flink_agents.codec.shape import PLAIN, plainness
 from flink_agents.codec.tags import MAX_NODES, Tagger
 from flink_agents.errors import RejectedRecord
 
-__all__ = ["canonical", "digest", "key_text"]
+__all__ = ["canonical", "digest", "flat_digest", "key_text"]
 
 _SORTED = PASSTHROUGH | orjson.OPT_SORT_KEYS
 
@@ -37,6 +37,11 @@ def canonical(value: Any) -> str:
 def digest(value: Any) -> str:
     """Return the SHA-256 of the canonical text, in hexadecimal. Any thread. Raises as ``canonical`` does."""
     return hashlib.sha256(_canonical(value)).hexdigest()
+
+
+def flat_digest(value: dict[str, str | int | bool | None]) -> str:
+    """Return the ``digest`` of an object known to hold only ASCII texts, integers of 64 bits, bools and None."""
+    return hashlib.sha256(orjson.dumps(value, option=_SORTED)).hexdigest()
 
 
 def _canonical(value: Any) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Sequence
 
 from flink_agents.durable.identity import Identity
 from flink_agents.durable.outcome import Outcome
@@ -38,6 +39,9 @@ class SlotLog:
     def __getitem__(self, index: int) -> Slot:
         return self._slots[index]
 
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(self._slots)
+
     def restore(self, store: WriteBehind) -> None:
         """Read what an earlier attempt recorded. Slots are addressed one after the other, nothing is listed.
 
@@ -66,6 +70,12 @@ class SlotLog:
         self._slots.append(slot)
         self._dirty.add(index)
         return slot
+
+    def reserve_all(self, identities: Sequence[Identity]) -> list[Slot]:
+        """Return the slots of a request that no attempt has begun before, all at once."""
+        self._slots = [Slot(index, identity) for index, identity in enumerate(identities)]
+        self._dirty.update(range(len(identities)))
+        return self._slots
 
     def start(self, slot: Slot, attempt_id: str, now_ms: int) -> None:
         """Record that a body of this slot begins."""
@@ -99,9 +109,10 @@ class SlotLog:
         else:
             for index in range(len(self._slots), self._persisted):
                 store.remove(StateName.SLOTS, f"{self._prefix}{index}")
-        for index in self._dirty:
-            store.put(StateName.SLOTS, f"{self._prefix}{index}", self._slots[index].to_text())
-        self._dirty.clear()
+        if self._dirty:
+            for index in self._dirty:
+                store.put(StateName.SLOTS, f"{self._prefix}{index}", self._slots[index].to_text())
+            self._dirty.clear()
         self._persisted = len(self._slots)
 
     def _drop_from(self, index: int, expected: Identity, recorded: Identity) -> None:

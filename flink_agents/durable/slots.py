@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Protocol
 
 from flink_agents import codec
@@ -14,6 +15,9 @@ from flink_agents.failures import RecordedFailure
 __all__ = ["MOVES", "Named", "Slot", "SlotStatus"]
 
 SLOT_VERSION = 1
+
+_quoted = lru_cache(1024)(codec.dumps)
+"""A tool's name as JSON: the same few, for every call."""
 
 
 class SlotStatus(str, Enum):
@@ -161,9 +165,8 @@ class Slot:
         identity, outcome = self.identity, self.outcome
         if outcome is None and not (self.failed or self.until_ms or self.batch_ms):
             # What almost every slot is written as: all numbers and text that needs no escape, except for the name.
-            name = codec.dumps(identity.name)
             text = (
-                f'{{"v":{SLOT_VERSION},"s":"{self.status.value}","k":"{identity.kind}","n":{name},'
+                f'{{"v":{SLOT_VERSION},"s":"{self.status.value}","k":"{identity.kind}","n":{_quoted(identity.name)},'
                 f'"p":{identity.position},"d":"{identity.digest}"'
             )
             if not self.attempts:

@@ -45,9 +45,6 @@ class KeyedStore(Protocol):
         """Return the fields of one map that have a value; never of ``HEAD``."""
 
 
-_HEAD = (StateName.HEAD, "")
-
-
 class WriteBehind:
     """A view of one key's state that collects a turn's changes and writes the difference in ``flush``.
 
@@ -59,42 +56,45 @@ class WriteBehind:
 
     def __init__(self, store: KeyedStore) -> None:
         self._store = store
-        self._changes: dict[tuple[StateName, str], str | None] = {}
+        self._changes: dict[StateName, dict[str, str | None]] = {}
         self._inserted: set[tuple[StateName, str]] = set()
         self._cleared: set[StateName] = set()
 
     def get(self, name: StateName, field: str) -> str | None:
         """Return the value as this turn sees it."""
-        entry = (name, field)
-        if entry in self._changes:
-            return self._changes[entry]
+        changed = self._changes.get(name)
+        if changed is not None and field in changed:
+            return changed[field]
         return None if name in self._cleared else self._store.get(name, field)
 
     def insert(self, name: StateName, field: str, value: str) -> None:
         """Store a value where the caller knows that nothing is stored."""
-        entry = (name, field)
-        if entry not in self._changes:
-            self._inserted.add(entry)
-        self._changes[entry] = value
+        changed = self._changes.setdefault(name, {})
+        if field not in changed:
+            self._inserted.add((name, field))
+        changed[field] = value
 
     def put(self, name: StateName, field: str, value: str) -> None:
         """Store the value, replacing what was there."""
-        self._changes[(name, field)] = value
+        changed = self._changes.get(name)
+        if changed is None:
+            self._changes[name] = {field: value}
+        else:
+            changed[field] = value
 
     def remove(self, name: StateName, field: str) -> None:
         """Delete the value."""
         entry = (name, field)
         if entry in self._inserted:
             self._inserted.discard(entry)
-            del self._changes[entry]
+            del self._changes[name][field]
         else:
-            self._changes[entry] = None
+            self._changes.setdefault(name, {})[field] = None
 
     def clear(self, name: StateName) -> None:
         """Delete all values of one map, those of this turn included; in one step, however many there are."""
-        for entry in [entry for entry in self._changes if entry[0] is name]:
-            del self._changes[entry]
-            self._inserted.discard(entry)
+        if self._changes.pop(name, None) and self._inserted:
+            self._inserted = {entry for entry in self._inserted if entry[0] is not name}
         self._cleared.add(name)
 
     def remove_only(self, name: StateName, field: str) -> None:
@@ -107,34 +107,28 @@ class WriteBehind:
     def fields(self, name: StateName) -> list[str]:
         """Return the fields of one map that have a value as this turn sees it."""
         found = dict.fromkeys([] if name in self._cleared else self._store.fields(name), True)
-        found.update({field: value is not None for (of, field), value in self._changes.items() if of is name})
+        found.update({field: value is not None for field, value in self._changes.get(name, {}).items()})
         return [field for field, is_there in found.items() if is_there]
 
     def flush(self) -> None:
         """Write the difference to the store. A failure leaves the turn unfinished: the task must fail."""
-        changes = self._changes
-        if self._cleared:
-            for name in self._cleared:
-                self._store.clear(name)
-            self._cleared.clear()
-        if len(changes) == 1 and (head := changes.get(_HEAD)) is not None:
-            # A request that was answered where it arrived changes nothing else.
-            changes.clear()
-            self._store.put(StateName.HEAD, "", head)
-            return
-        self._changes = {}
+        store, cleared = self._store, self._cleared
+        if cleared:
+            for name in cleared:
+                store.clear(name)
+            cleared.clear()
+        changes, self._changes = self._changes, {}
         self._inserted.clear()
-        maps: dict[StateName, dict[str, str]] = {}
-        for (name, field), value in changes.items():
-            if value is None:
-                self._store.remove(name, field)
-            elif name is StateName.HEAD:
-                self._store.put(name, field, value)
-            else:
-                maps.setdefault(name, {})[field] = value
-        # A batch a map: each crossing into Java costs as much as the access itself. One value crosses fastest alone.
-        for name, values in maps.items():
-            if len(values) == 1:
-                self._store.put(name, *values.popitem())
-            else:
-                self._store.put_all(name, values)
+        for name, changed in changes.items():
+            # A batch a map: a crossing into Java costs as much as the access itself. One value crosses fastest alone.
+            if len(changed) > 1:
+                values = {field: value for field, value in changed.items() if value is not None}
+                for field in changed.keys() - values.keys():
+                    store.remove(name, field)
+                store.put_all(name, values)
+                continue
+            for field, value in changed.items():
+                if value is None:
+                    store.remove(name, field)
+                else:
+                    store.put(name, field, value)

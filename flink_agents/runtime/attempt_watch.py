@@ -46,10 +46,11 @@ class WakeSignal:
     Whoever drops the last reference to a Java object calls into Java, so what reaches workers must hold none.
     """
 
-    __slots__ = ("_arrived", "_queue", "_wanted", "alarm_ms", "pending", "posted_ms")
+    __slots__ = ("_arrived", "_queue", "_sleeps_until_ms", "_wanted", "alarm_ms", "pending", "posted_ms")
 
-    def __init__(self, wake_queue: queue.SimpleQueue[WakeSignal | None]) -> None:
+    def __init__(self, wake_queue: queue.SimpleQueue[WakeSignal | None], sleeps_until_ms: Callable[[], float]) -> None:
         self._queue = wake_queue
+        self._sleeps_until_ms = sleeps_until_ms
         self.pending = False
         self.posted_ms = _NEVER
         self.alarm_ms = _NEVER
@@ -82,10 +83,10 @@ class WakeSignal:
 
     def ring_at(self, monotonic: float) -> None:
         """Wake the task thread at a time of the monotonic clock, in milliseconds; replaces the time set before."""
-        earlier = monotonic < self.alarm_ms
         self.alarm_ms = monotonic
-        if earlier and monotonic < monotonic_ms() + TICK_MS:
-            # The watch may sleep past it: an entry in the queue makes it look at the times again.
+        # Set before the look: the watch says how long it will sleep before it looks at the alarms.
+        if monotonic < self._sleeps_until_ms():
+            # It would sleep past it: an entry in the queue makes it look at the times again.
             self._queue.put(None)
 
 
@@ -105,6 +106,7 @@ class AttemptWatch:
         self._queue: queue.SimpleQueue[WakeSignal | None] = queue.SimpleQueue()
         self._watched: dict[WakeSignal, _Watched] = {}
         self._tick_ms = 0.0
+        self._sleeps_until_ms = _NEVER
         threading.Thread(target=self._run, name="flink-agents-watch", daemon=True).start()
 
     @property
@@ -114,7 +116,7 @@ class AttemptWatch:
 
     def signal(self) -> WakeSignal:
         """Return a new signal; it wakes nobody until it is registered."""
-        return WakeSignal(self._queue)
+        return WakeSignal(self._queue, lambda: self._sleeps_until_ms)
 
     def register(self, attempt: Attempt, port: TaskPort, signal: WakeSignal) -> None:
         """Watch an attempt from now until its death. Task thread, in ``open()``; nothing needs to be undone."""
@@ -132,8 +134,11 @@ class AttemptWatch:
             del signal
 
     def _pause_s(self) -> float:
+        # Until the look is over, every new alarm may be one that it has missed.
+        self._sleeps_until_ms = _NEVER
         alarms = [watched.signal.alarm_ms for watched in self._watched.copy().values()]
-        return max(0.0, min([self._tick_ms + TICK_MS, *alarms]) - monotonic_ms()) / 1000
+        self._sleeps_until_ms = until = min([self._tick_ms + TICK_MS, *alarms])
+        return max(0.0, until - monotonic_ms()) / 1000
 
     def _step(self, signal: WakeSignal | None) -> None:
         if signal is not None and signal.pending:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import secrets
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from threading import Thread
 from typing import Any
@@ -21,7 +20,7 @@ from flink_agents.durable.store import WriteBehind
 from flink_agents.errors import Interrupted, InvalidInput, ProcessModeRefused
 from flink_agents.faults import Fault, engine_part, no_fault
 from flink_agents.options import OperatorOptions
-from flink_agents.records import plain_key
+from flink_agents.records import read_plain
 from flink_agents.runtime.deployment import check_version, module_folders
 from flink_agents.runtime.flink_state import RESTORED_BY, FlinkStore, KeyContext
 from flink_agents.runtime.job_parameters import RUN_ID_PARAMETER, VERSION_PARAMETER, job_parameter
@@ -46,7 +45,7 @@ END_OF_INPUT = 2**63 - 2**40
 REJECTS = OutputTag("flink-agents-rejects", Types.STRING())
 STATISTICS = OutputTag("flink-agents-statistics", Types.STRING())
 
-_SERVE_S = 0.005
+_SERVE_MS = 5.0
 _HOLD_MS = 2.0
 _ENOUGH = 64
 _NO_THREAD_MODE = (
@@ -131,7 +130,7 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
         self._due: dict[str, None] = {}
         self._touched = False
         self._is_armed = False
-        self._record_ms = self._served_ms = 0.0
+        self._left_ms = self._served_ms = 0.0
         self._wakeups: Wakeups = open_wakeups(runtime_context, self._keys, self._attempt)
         self._registry = registry
         # Flink does not call close() when a task fails. On a thread of its own: closing may take its time.
@@ -152,10 +151,13 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
             raise Interrupted(f"attempt {self._attempt.id} is over")
         if not self._touched:
             self._touch(ctx.get_current_key())
+        holds = self._are_records_close()
         # The key selector made the key of this very record; asking Flink for it would cross into Java twice.
-        key = plain_key(record, self._options.key_by) or self._keys.current()
+        key, tree = read_plain(record, self._options.key_by, self._options.limits.record) or (None, None)
+        if key is None:
+            key = self._keys.current()
         view = WriteBehind(self._store)
-        turn = self._subtask.intake(key, record, view)
+        turn = self._subtask.intake(key, record, view, tree)
         if turn.busy:
             self._keys.remember(key)
         if turn.busy or turn.start or turn.rejects or turn.statistics or turn.wake:
@@ -163,13 +165,13 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
         else:
             view.flush()
             yield from turn.responses
-        hold_ms = self._next_record_ms() if turn.busy or self._subtask.has_work else None
-        if self._due or (hold_ms is not None and self._has_enough(hold_ms)):
+        if self._due or (holds and self._has_enough()):
             yield from self._serve()
         if self._has_work or not self._is_armed or self._counters.flush_if_due():
-            self._after_turn(hold_ms)
+            self._after_turn(holds=holds)
         if self._subtask.unanswered > self._options.limits.live_requests:
             yield from self._wait_for_room(key)
+        self._left_ms = monotonic_ms()
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
         """Serve what is due; at the end of input, until nothing is left. Called by mails, polls and Flink's timers.
@@ -185,8 +187,9 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
                 self._fault("after:drain")
             else:
                 self._fault("before:timer")
+                holds = self._are_records_close()
                 yield from self._serve()
-                self._after_turn()
+                self._after_turn(holds=holds)
                 self._fault("after:timer")
         except GeneratorExit:
             raise
@@ -237,7 +240,8 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
         """Give each due key its turn, for a few milliseconds; the rest comes after records and barriers that wait."""
         due = self._due
         due.update(dict.fromkeys(self._subtask.due_keys()))
-        until = time.perf_counter() + _SERVE_S
+        self._wakeups.put_off(_SERVE_MS)
+        until = monotonic_ms() + _SERVE_MS
         while due:
             key = next(iter(due))
             del due[key]
@@ -249,7 +253,7 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
             else:
                 self._keys.forget(key)
             yield from self._carry_out(turn, view)
-            if due and time.perf_counter() > until:
+            if due and monotonic_ms() > until:
                 self._wakeups.again()
                 return
 
@@ -268,35 +272,35 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
         if turn.wake:
             self._due.update(dict.fromkeys(turn.wake))
 
-    def _has_enough(self, hold_ms: float) -> bool:
+    def _are_records_close(self) -> bool:
+        """Whether records follow closely: each looks at what workers handed back, as a mail costs as much as a turn."""
+        return monotonic_ms() - self._left_ms < _HOLD_MS
+
+    def _has_enough(self) -> bool:
         """Whether to look at what workers handed back: the calls of a request that end together take one turn then."""
         handed = len(self._attempt.completions)
-        if handed < _ENOUGH and (not handed or hold_ms - self._served_ms < 2 * _HOLD_MS):
+        if not handed:
             return False
-        self._served_ms = hold_ms - _HOLD_MS
+        now = monotonic_ms()
+        if handed < _ENOUGH and now - self._served_ms < _HOLD_MS:
+            return False
+        self._served_ms = now
         return True
 
-    def _next_record_ms(self) -> float | None:
-        """Return until when to rely on the next record, on the monotonic clock; None where records are far apart.
-
-        While they follow closely, each looks at what workers handed back: a mail for that costs as much as a turn.
-        """
-        now = monotonic_ms()
-        before, self._record_ms = self._record_ms, now
-        return now + _HOLD_MS if now - before < _HOLD_MS else None
-
-    def _after_turn(self, hold_ms: float | None = None) -> None:
+    def _after_turn(self, *, holds: bool = False) -> None:
+        """Arrange the next call. ``holds``: the next record is about to come, so nothing else needs to call for now."""
         counters = self._counters
         if self._journal is not None:
             self._journal.report(counters)
         counters.flush_if_due()
+        has_work, due_ms = self._has_work, counters.due_ms
         # With nothing under way, only what was counted since the last flush wants to be called back for.
-        self._is_armed = counters.due_ms is not None and not self._has_work
+        self._is_armed = due_ms is not None and not has_work
         self._wakeups.after_turn(
-            has_work=self._has_work,
+            has_work=has_work,
             alarm_ms=self._subtask.next_alarm_ms(),
-            flush_ms=counters.due_ms,
-            hold_ms=hold_ms,
+            flush_ms=due_ms,
+            hold_ms=monotonic_ms() + _HOLD_MS if holds and has_work else None,
         )
 
     @property
@@ -313,7 +317,7 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
             self._wakeups.wait_here(min(left, _HOLD_MS), _ENOUGH)
             yield from self._serve()
         self._keys.select(key)
-        self._after_turn(monotonic_ms() + _HOLD_MS)
+        self._after_turn(holds=True)
 
     def _drain(self, timestamp: int) -> Iterator[Any]:
         while True:

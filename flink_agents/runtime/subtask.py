@@ -21,6 +21,7 @@ from flink_agents.faults import Fault, no_fault
 from flink_agents.options import OperatorOptions
 from flink_agents.runtime.inline import InlineRequests
 from flink_agents.runtime.program import AgentProgram, ToolCallProgram
+from flink_agents.runtime.side_by_side import SideBySide
 from flink_agents.runtime.turn import KeyActivity, Turn, TurnParts, content_digest, reject
 from flink_agents.scheduler.admission import Admission
 from flink_agents.scheduler.attempt import Attempt
@@ -61,7 +62,8 @@ class Subtask:
     """The operator without Flink. Task thread only, except where ``Attempt`` says otherwise.
 
     The shell sets the current key, hands in a view of that key's state, and then carries out what the turn returned:
-    write the state, begin the bodies, emit the records, wake the keys.
+    write the state, begin the bodies, emit the records, wake the keys. ``side_by_side`` False has the built-in action
+    run for every request that needs a worker, also where a shorter way is known to give the same.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Subtask:
         run_id: str = "",
         journal: JournalPort | None = None,
         agent: Agent | None = None,
+        side_by_side: bool = True,
     ) -> None:
         self.options = options
         self.attempt = attempt
@@ -118,6 +121,7 @@ class Subtask:
             ),
             self._note_answered,
             InlineRequests(registry, options, services) if agent is None else None,
+            SideBySide(registry, options, services) if agent is None and side_by_side else None,
             run_id,
             journal is not None and not journal.first_attempt,
         )
@@ -133,8 +137,13 @@ class Subtask:
         """Whether any request known to this attempt is unanswered."""
         return bool(self._busy)
 
-    def intake(self, key: str, record: str | dict[str, Any], store: WriteBehind) -> Turn:
-        """Take one record in. ``key`` is the canonical key text, or begins with ``REJECT_KEY_PREFIX``."""
+    def intake(
+        self, key: str, record: str | dict[str, Any], store: WriteBehind, tree: dict[str, Any] | None = None
+    ) -> Turn:
+        """Take one record in. ``key`` is the canonical key text, or begins with ``REJECT_KEY_PREFIX``.
+
+        ``tree`` is the record as ``read_plain`` has read it already; the request is made of it, not of a copy.
+        """
         turn = Turn()
         activity = self._busy.get(key)
         restored = 0
@@ -150,7 +159,7 @@ class Subtask:
                 activity.resume(store, turn)
             self.unanswered += 1
             number, seen = self._number(key, activity.head, record)
-            activity.take_in(record, store, turn, number=number, seen=seen)
+            activity.take_in(record, store, turn, number=number, seen=seen, tree=tree)
         except RejectedRecord as error:
             self.unanswered -= 1
             self._counters.inc("rejects")

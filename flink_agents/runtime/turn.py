@@ -25,6 +25,7 @@ from flink_agents.events import ToolRequestEvent, reject_json
 from flink_agents.options import OperatorOptions
 from flink_agents.runtime.inline import InlineRequests
 from flink_agents.runtime.program import Program, Request
+from flink_agents.runtime.side_by_side import SideBySide, SideBySideRun
 from flink_agents.scheduler.call import Completion, RunningCall
 from flink_agents.scheduler.run import ActionRun, RunStatus
 from flink_agents.scheduler.services import Services
@@ -66,6 +67,7 @@ class TurnParts:
     context: ContextParts
     on_answered: Callable[[], None]
     inline: InlineRequests | None = None
+    side_by_side: SideBySide | None = None
     run_id: str = ""
     look_up: bool = False
 
@@ -85,7 +87,7 @@ class KeyActivity:
         self._request: Request | None = None
         self._memory: KeyMemory | None = None
         self._store: WriteBehind | None = None
-        self._run: ActionRun | None = None
+        self._run: ActionRun | SideBySideRun | None = None
         self._started_ms = 0
 
     @property
@@ -94,18 +96,29 @@ class KeyActivity:
         return self.head.waiting == 0
 
     def take_in(
-        self, record: str | dict[str, Any], store: WriteBehind, turn: Turn, *, number: int | None, seen: bool
+        self,
+        record: str | dict[str, Any],
+        store: WriteBehind,
+        turn: Turn,
+        *,
+        number: int | None,
+        seen: bool,
+        tree: dict[str, Any] | None = None,
     ) -> None:
         """Store a request under its number, before anything else happens for it.
 
-        ``number`` None gives it the key's next one; ``seen`` says that it had the number before a restore.
+        ``number`` None gives it the key's next one; ``seen`` says that it had the number before a restore; ``tree`` is
+        the record where it was read already.
 
         Raises:
             RejectedRecord: if the record is no request; nothing is stored then.
         """
         head, options = self.head, self._parts.options
         intake = head.next if number is None else number
-        request = self._parts.program.read(record, options.key_by, intake, options.limits.record)
+        if tree is None:
+            request = self._parts.program.read(record, options.key_by, intake, options.limits.record)
+        else:
+            request = self._parts.program.read_stored(tree, options.key_by, intake)
         if number is None and not head.waiting and self._answer_here(request, intake, store, turn):
             return
         self._store = store
@@ -176,7 +189,7 @@ class KeyActivity:
     def replay(self, store: WriteBehind, turn: Turn) -> None:
         """Run the active action again from its top on what is recorded; bodies that run go on. For tests."""
         run, program = self._run, self._parts.program
-        if run is not None and self._request is not None and run.status is RunStatus.RUNNING:
+        if isinstance(run, ActionRun) and self._request is not None and run.status is RunStatus.RUNNING:
             self._store = store
             run.log.sync(store)
             store.flush()
@@ -218,10 +231,14 @@ class KeyActivity:
         self.head.active = intake
         self._request = request
         self._started_ms = parts.services.clock()
+        origin = Origin(parts.run_id, request.key, self.key, request.request_id, intake, look_up=seen and parts.look_up)
+        if parts.side_by_side is not None and not restored and not origin.look_up:
+            self._run = parts.side_by_side.begin(request, origin) if isinstance(request, ToolRequestEvent) else None
+            if self._run is not None:
+                return
         log = SlotLog(intake, parts.program.on_mismatch)
         if restored:
             log.restore(store)
-        origin = Origin(parts.run_id, request.key, self.key, request.request_id, intake, look_up=seen and parts.look_up)
         self._run = run = ActionRun(origin, log, parts.services, guarded=parts.program.guarded)
         run.begin(parts.program.run(request, self._context(run)))
 
@@ -256,12 +273,12 @@ class KeyActivity:
             run.log.sync(store)
         self.head.save(store)
 
-    def _answer(self, run: ActionRun, store: WriteBehind, turn: Turn) -> None:
+    def _answer(self, run: ActionRun | SideBySideRun, store: WriteBehind, turn: Turn) -> None:
         services, request, memory = self._parts.services, self._request, self._memory
         if request is None:
             msg = f"the action of key {self.key} has ended and has no request"
             raise FrameworkFault(msg)
-        answer = self._parts.program.answer(request, run)
+        answer = run.answer() if isinstance(run, SideBySideRun) else self._parts.program.answer(request, run)
         services.fault("before:emitted")
         turn.responses += answer.lines
         if self._parts.options.statistics:

@@ -31,6 +31,7 @@ MODE_PARAMETER = "flink-agents.wakeup"
 """Global job parameter with the same meaning, for one job."""
 
 _WAKE_TIMESTAMP = 1
+_ABOUT_MS = 4.0
 _POLL_MIN_MS = 1
 _POLL_MAX_MS = 100
 _POLL_WAIT_S = 0.02
@@ -53,6 +54,9 @@ class Wakeups(Protocol):
 
         ``hold_ms`` (monotonic) says that the task thread comes by itself before then, so ``notify`` need not wake it.
         """
+
+    def put_off(self, ms: float) -> None:
+        """Say that the task thread is at work, for ``ms`` milliseconds or less: it need not be called meanwhile."""
 
     def wait(self, timeout_ms: float | None) -> None:
         """Block until something may be due, or the time is over. Raises what fails in the meantime."""
@@ -167,13 +171,21 @@ class MailWakeups:
         if hold_ms is not None:
             # What is pending is not posted again; the alarm is what ends that if no further record comes.
             self._signal.pending = self._holds = True
-            ring = min(ring, hold_ms)
+            if ring > hold_ms and hold_ms <= self._signal.alarm_ms <= hold_ms + _ABOUT_MS:
+                # Near enough. To move it with each record would keep the watch awake.
+                return
+            ring = min(ring, hold_ms + _ABOUT_MS / 2)
         elif self._holds:
             self._signal.pending = self._holds = False
             if self._attempt.completions:
                 self._signal()
         if ring != self._signal.alarm_ms:
             self._signal.ring_at(ring)
+
+    def put_off(self, ms: float) -> None:
+        """Move the alarm of a hold; the turn's end sets the next one."""
+        if self._holds:
+            self._signal.alarm_ms = max(self._signal.alarm_ms, monotonic_ms() + ms)
 
     def wait(self, timeout_ms: float | None) -> None:
         """Run one mail, waiting for it; the watch posts one when the time is over.
@@ -228,7 +240,8 @@ class MailWakeups:
 
     def _on_mail(self) -> None:
         fire, timer = self._fire, self._timer
-        self._signal.pending = False
+        # During a hold nothing is posted: the turn's end decides how to be called next.
+        self._signal.pending = self._holds
         if fire is None:
             return
         try:
@@ -280,6 +293,9 @@ class PollWakeups:
         if not now < self._armed_ms <= at:
             self._armed_ms = at
             self._keys.timers.register_processing_time_timer(at)
+
+    def put_off(self, ms: float) -> None:
+        """Do nothing: timers are served between turns."""
 
     def wait(self, timeout_ms: float | None) -> None:
         """Wait for ``notify``, at most 20 ms: a cancel does not reach a thread that waits in Python."""

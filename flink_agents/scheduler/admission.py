@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Sequence
 
 from flink_agents.clock import Clock, now_ms
 from flink_agents.options import Execution, Rate
-from flink_agents.scheduler.call import RunningCall
+from flink_agents.scheduler.attempt import Attempt
+from flink_agents.scheduler.call import CallTerms, RunningCall
 from flink_agents.scheduler.workers import Permits
 
 __all__ = ["Admission"]
@@ -88,7 +89,7 @@ class Admission:
 
     def admit(self, call: RunningCall) -> bool:
         """Return whether the call may begin now; otherwise it waits and is granted later, to its key."""
-        gate = self._gate(call)
+        gate = self._gate(call.terms)
         # While others wait a newcomer goes to the end of the line, even if there is room: the room is theirs.
         if not self._line:
             now = self._clock() if gate.rate is not None else 0
@@ -102,16 +103,37 @@ class Admission:
         self._waiting += 1
         return False
 
+    def admit_all(self, attempt: Attempt, terms: Sequence[CallTerms]) -> bool:
+        """Return whether calls that only the workers bound may all begin now; otherwise nothing was taken for any."""
+        if self._line:
+            return False
+        wanted = Counter([each.execution for each in terms])
+        taken: list[tuple[Permits, int]] = []
+        for execution, n in wanted.items():
+            permits = self._permits(execution)
+            if self.is_refused(execution) or not permits.try_acquire(attempt, n):
+                for earlier, m in taken:
+                    earlier.give_back(attempt, m)
+                return False
+            taken.append((permits, n))
+        for each in terms:
+            self._gate(each).running += 1
+        return True
+
     def ended(self, call: RunningCall) -> None:
         """Note that a body ended; the worker gave its permit back itself."""
         if call.admitted:
-            self._gate(call).running -= 1
+            self._gate(call.terms).running -= 1
 
     def withdraw(self, call: RunningCall) -> None:
         """Give back the room of a granted call that will not begin."""
         if call.admitted:
-            self._gate(call).running -= 1
-            self._permits(call.terms.execution).give_back(call.attempt)
+            self.give_back(call.attempt, call.terms)
+
+    def give_back(self, attempt: Attempt, terms: CallTerms) -> None:
+        """Give back the room that was taken for one call on these terms, which will not begin."""
+        self._gate(terms).running -= 1
+        self._permits(terms.execution).give_back(attempt)
 
     def forget(self, call: RunningCall) -> None:
         """Take a call, which must be fenced, out of the line; one whose turn has come is withdrawn at its launch."""
@@ -172,8 +194,7 @@ class Admission:
         else:
             del self._line[name]
 
-    def _gate(self, call: RunningCall) -> _Gate:
-        terms = call.terms
+    def _gate(self, terms: CallTerms) -> _Gate:
         gate = self._gates.get(terms.gate)
         if gate is None:
             gate = self._gates[terms.gate] = _Gate(terms.max_concurrent, terms.rate)

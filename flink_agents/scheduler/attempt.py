@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from flink_agents.redaction import NO_SECRETS, Redaction
@@ -137,6 +137,11 @@ class Attempt:
     def deliver(self, completion: Completion) -> None:
         """Hand a body's end to the task thread. Any thread."""
         self.completions.append(completion)
+        self.notify()
+
+    def deliver_all(self, completions: Iterable[Completion]) -> None:
+        """Hand the ends of several bodies to the task thread. Any thread."""
+        self.completions.extend(completions)
         self.notify()
 
     def fail(self, failure: BaseException) -> None:

@@ -66,8 +66,17 @@ class CallTerms:
     @cached_property
     def is_plain_inline(self) -> bool:
         """Whether a body runs here and now, and its first end is the call's."""
-        bounds = (self.max_concurrent, self.timeout_ms, self.deadline_ms, self.retry, self.rate)
-        return self.execution is Execution.INLINE and bounds == (None,) * 5
+        return self.execution is Execution.INLINE and self._is_unbounded
+
+    @cached_property
+    def is_plain_worker(self) -> bool:
+        """Whether a body runs on a worker, its first end is the call's, and it runs again where it was cut off."""
+        is_here = self.execution is Execution.INLINE
+        return not is_here and self._is_unbounded and self.on_interrupt is OnInterrupt.RERUN
+
+    @property
+    def _is_unbounded(self) -> bool:
+        return (self.max_concurrent, self.timeout_ms, self.deadline_ms, self.retry, self.rate) == (None,) * 5
 
 
 class Prepared(NamedTuple):
@@ -85,17 +94,16 @@ _fencing = threading.Lock()
 class RunningCall:
     """One attempt of one call, as workers see it: never state, never the operator.
 
-    ``deliver`` takes the body's end, on the thread that ran it; ``attempts`` counts the bodies begun, this one
-    included, ``failed`` those that failed; ``result_limit`` is the largest result in bytes of its encoded text;
-    ``in_line`` says that it waits for a worker, ``admitted`` that one was taken for it. What only some calls need
-    (token, context, journal row) is made when it is asked for.
+    ``deliver`` takes the body's end, on the thread that ran it (None: the attempt does); ``attempts`` counts the bodies
+    begun, this one included, ``failed`` those that failed; ``result_limit`` is the largest result in bytes of its
+    encoded text; ``in_line`` says that it waits for a worker, ``admitted`` that one was taken for it. What only some
+    calls need (token, context, journal row) is made when it is asked for.
 
     A body begins once (``try_begin``, on its worker) or is forestalled (``forestall``, on the task thread): one of the
     two wins, for good. What a fenced body returns reaches neither state nor journal. ``concluded``: its end is with
     the journal, and what that records is what stands. ``stand_in`` is what runs in its place: its reconciler.
     """
 
-    admitted = False
     cancelled = False
     stop: Callable[[], None] | None = None
     in_line = False
@@ -120,14 +128,17 @@ class RunningCall:
         result_limit: int,
         call_id: Any = None,
         clock: Clock = now_ms,
+        *,
+        admitted: bool = False,
     ) -> None:
+        self.admitted = admitted
         self.origin = origin
         self.key = origin.key_text
         self.slot_index = slot.index
         self.prepared = prepared
         self.terms = prepared.terms
         self.attempt = attempt
-        self.deliver: Callable[[Completion], None] = attempt.deliver
+        self.deliver: Callable[[Completion], None] | None = None
         self.result_limit = result_limit
         self.attempts = slot.attempts + 1
         self.failed = slot.failed

@@ -24,6 +24,7 @@ __all__ = [
     "MappedFuture",
     "SleepFuture",
     "Wait",
+    "arguments_digest",
 ]
 
 T = TypeVar("T")
@@ -177,17 +178,9 @@ class DurableFuture(AsyncFuture[Any]):
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the canonical JSON of the arguments as asked.
-
-        A record may hold JSON that nests deeper than the codec carries. The call is refused when it is prepared, but
-        that refusal is recorded in a slot as well, which needs an identity: then it is that of the text.
-        """
+        """The SHA-256 of the canonical JSON of the arguments as asked."""
         if self._digest is None:
-            try:
-                self._digest = codec.digest(self.arguments)
-            except CallError:
-                # In a list, so that no call which can run has the same: arguments are an object.
-                self._digest = codec.digest([dumps_exact(self.arguments, sort_keys=True)])
+            self._digest = arguments_digest(self.arguments)
         return self._digest
 
     @property
@@ -267,6 +260,19 @@ class DurableFuture(AsyncFuture[Any]):
         """Release the handle on any way out of its wait; a settled one keeps its outcome."""
         if self.state is not HandleState.SETTLED:
             self.state = HandleState.CLOSED
+
+
+def arguments_digest(arguments: Any) -> str:
+    """Return the SHA-256 of the canonical JSON of a call's arguments as asked. Any thread; pure.
+
+    A record may hold JSON that nests deeper than the codec carries. The call is refused when it is prepared, but that
+    refusal is recorded in a slot as well, which needs an identity: then it is that of the text.
+    """
+    try:
+        return codec.digest(arguments)
+    except CallError:
+        # In a list, so that no call which can run has the same: arguments are an object.
+        return codec.digest([dumps_exact(arguments, sort_keys=True)])
 
 
 class SleepFuture(DurableFuture):

@@ -52,26 +52,26 @@ class Permits:
         """Whether more bodies are stray than are replaced."""
         return self.strays > self.max_strays
 
-    def try_acquire(self, attempt: Attempt) -> bool:
-        """Take a permit for a body of ``attempt``, or have the attempt notified once when one comes back."""
+    def try_acquire(self, attempt: Attempt, n: int = 1) -> bool:
+        """Take permits for ``n`` bodies of ``attempt``, all or none; then it is notified once when one comes back."""
         with self._lock:
             if attempt.interrupted:
                 return False
-            if self._used < self.limit + min(self.strays, self.max_strays):
-                self._used += 1
-                self._held[attempt] = self._held.get(attempt, 0) + 1
+            if self._used + n <= self.limit + min(self.strays, self.max_strays):
+                self._used += n
+                self._held[attempt] = self._held.get(attempt, 0) + n
                 return True
             self._waiting.add(attempt)
             return False
 
-    def begin(self, attempt: Attempt) -> None:
-        """Note that a body begins with a permit of ``attempt``."""
+    def begin(self, attempt: Attempt, n: int = 1) -> None:
+        """Note that ``n`` bodies begin with permits of ``attempt``."""
         with self._lock:
-            # An attempt that was reclaimed in the meantime takes its permit anew: the body runs all the same.
-            if self._held.get(attempt, 0):
-                self._held[attempt] -= 1
-            else:
-                self._used += 1
+            held = self._held.get(attempt, 0)
+            if held:
+                self._held[attempt] = max(0, held - n)
+            # An attempt that was reclaimed in the meantime takes its permits anew: the bodies run all the same.
+            self._used += max(0, n - held)
 
     def release(self, call: RunningCall | None = None) -> None:
         """Give back the permit of a body that ended."""
@@ -80,6 +80,17 @@ class Permits:
                 call.has_ended = True
                 self.strays -= call.is_stray
             self._used -= 1
+            if not self._waiting:
+                return
+        self._free(0)
+
+    def release_all(self, calls: Sequence[RunningCall]) -> None:
+        """Give back the permits of bodies that ended."""
+        with self._lock:
+            for call in calls:
+                call.has_ended = True
+                self.strays -= call.is_stray
+            self._used -= len(calls)
             if not self._waiting:
                 return
         self._free(0)
@@ -95,14 +106,15 @@ class Permits:
         self._free(0)
         return True
 
-    def give_back(self, attempt: Attempt) -> None:
-        """Give back a permit that ``attempt`` acquired for a body that will not begin."""
+    def give_back(self, attempt: Attempt, n: int = 1) -> None:
+        """Give back permits that ``attempt`` acquired for ``n`` bodies that will not begin."""
         with self._lock:
             held = self._held.get(attempt, 0)
+            freed = min(held, n)
             if held:
-                self._held[attempt] = held - 1
-        if held:
-            self._free(1)
+                self._held[attempt] = held - freed
+        if freed:
+            self._free(freed)
 
     def reclaim(self, attempt: Attempt) -> None:
         """Take back what a dead attempt acquired and never began."""
@@ -139,6 +151,7 @@ class Workers:
         self._rung = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: dict[RunningCall, asyncio.Task[None]] = {}
+        self._ended: list[Completion] = []
 
     def permits(self, execution: Execution) -> Permits:
         """Return the permits that a body of this kind needs."""
@@ -153,22 +166,22 @@ class Workers:
         self.coroutines.reclaim(attempt)
 
     def start(self, calls: Sequence[RunningCall]) -> None:
-        """Begin the bodies now; each holds a permit already. Task thread; returns at once.
+        """Begin the bodies now, which are all of one attempt; each holds a permit already. Returns at once.
 
         A crash before the body's end leaves its slot pending; the body then runs again, as its tool says.
         """
-        rings = False
-        for call in calls:
-            if call.terms.execution is Execution.ASYNC:
-                self.coroutines.begin(call.attempt)
-                self._pending.append(call)
-                rings = True
-            else:
-                self.threads.begin(call.attempt)
-                self._give_to_thread(call)
-        if rings and not self._rung:
-            self._rung = True
-            self._event_loop().call_soon_threadsafe(self._begin_pending)
+        on_loop = [call for call in calls if call.terms.execution is Execution.ASYNC]
+        if on_loop:
+            self.coroutines.begin(on_loop[0].attempt, len(on_loop))
+            self._pending.extend(on_loop)
+            if not self._rung:
+                self._rung = True
+                self._event_loop().call_soon_threadsafe(self._begin_pending)
+        if len(on_loop) < len(calls):
+            for call in calls:
+                if call.terms.execution is not Execution.ASYNC:
+                    self.threads.begin(call.attempt)
+                    self._give_to_thread(call)
 
     def _give_to_thread(self, call: RunningCall) -> None:
         with self._lock:
@@ -194,14 +207,15 @@ class Workers:
         call = completion.call
         call.attempt.leave(call)
         permits.release(call)
+        deliver = call.attempt.deliver if call.deliver is None else call.deliver
         if self._fault is no_fault:
-            call.deliver(completion)
+            deliver(completion)
             return
         try:
             self._fault("before:body_ended")
             self._fault("after:body_ended")
             self._fault("before:outcome_queued")
-            call.deliver(completion)
+            deliver(completion)
             self._fault("after:outcome_queued")
         except BaseException as crash:  # a planned crash: the worker lives on, the task does not
             call.attempt.deliver(Completion(call, Ending.FATAL, None, crash, completion.duration_ms))
@@ -244,7 +258,27 @@ class Workers:
             completion = conclude_exception(call, exception, round(monotonic_ms() - began))
         call.stop = None
         self._tasks.pop(call, None)
-        self._hand_over(completion, self.coroutines)
+        if self._fault is not no_fault:
+            self._hand_over(completion, self.coroutines)
+            return
+        # What ends in one round of the loop is handed over together.
+        if not self._ended:
+            asyncio.get_running_loop().call_soon(self._hand_over_ended)
+        self._ended.append(completion)
+
+    def _hand_over_ended(self) -> None:
+        ended, self._ended = self._ended, []
+        self.coroutines.release_all([completion.call for completion in ended])
+        straight: dict[Attempt, list[Completion]] = {}
+        for completion in ended:
+            call = completion.call
+            call.attempt.leave(call)
+            if call.deliver is None:
+                straight.setdefault(call.attempt, []).append(completion)
+            else:
+                call.deliver(completion)
+        for attempt, completions in straight.items():
+            attempt.deliver_all(completions)
 
 
 def _cancel(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:

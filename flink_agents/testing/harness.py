@@ -56,6 +56,7 @@ class Harness:
         fault: called at every fault point; a ``PlannedCrash`` raised there is answered by ``crash()``.
         journal: keeps outcomes between checkpoints; ``run_id`` names the run in it.
         config: what tools are given by ``inject``, as in the job YAML.
+        side_by_side: whether requests may take the shorter way past the built-in action that gives the same.
         agent: an ``Agent`` whose actions take the records, instead of the built-in action.
 
     Outputs behave like exactly-once sinks: a crash takes back what was emitted after the last checkpoint, and sends the
@@ -76,6 +77,7 @@ class Harness:
         run_id: str = "run",
         agent: AgentSource | None = None,
         config: dict[str, Any] | None = None,
+        side_by_side: bool = True,
     ) -> None:
         self.options = OperatorOptions(
             key_by=key_by,
@@ -93,6 +95,8 @@ class Harness:
         self._agent = None if agent is None else resolve_agent(agent)
         self._tools = tools
         self._always_replay = always_replay
+        # What runs without an action has no top to be run from.
+        self._side_by_side = side_by_side and not always_replay
         self._fault = fault
         self._out: dict[str, list[str]] = {"responses": [], "rejects": [], "statistics": []}
         self._committed = dict.fromkeys(self._out, 0)
@@ -218,6 +222,7 @@ class Harness:
             run_id=self._run_id,
             journal=self._port(attempt),
             agent=self._agent,
+            side_by_side=self._side_by_side,
         )
         return attempt, subtask
 
