@@ -70,6 +70,17 @@ def test_a_terminal_slot_keeps_its_outcome_for_good() -> None:
     assert not SlotStatus.STARTED.is_terminal
 
 
+def test_taking_a_start_back_leaves_the_starts_before_it() -> None:
+    slot = Slot(3, IDENTITY)
+    slot.start("attempt", 5)
+    slot.start("attempt", 6)
+    seen = []
+    for _ in range(2):
+        slot.unstart()
+        seen.append((slot.status, slot.attempts))
+    assert seen == [(SlotStatus.STARTED, 1), (SlotStatus.RESERVED, 0)]
+
+
 @pytest.mark.rule(19)
 @pytest.mark.parametrize("text", ["null", '""', "0", "false", "[]", "{}", '{"a":[1,2.5,"x"]}', '{"$type":"x"}'])
 def test_a_value_survives_the_stored_form(text: str) -> None:

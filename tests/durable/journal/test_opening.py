@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from flink_agents.durable.journal import opening
 from flink_agents.durable.journal.opening import JournalSpec, JournalType, journal_writer, open_journal
 from flink_agents.durable.journal.operations import PutRequest
+from flink_agents.durable.journal.protocol import Journal
 from flink_agents.durable.journal.rows import RequestRow, RunRow
+from flink_agents.durable.journal.writer import JournalWriter
 from flink_agents.errors import InvalidInput, JournalRefused
 
 
@@ -35,14 +38,37 @@ def test_one_writer_for_a_process_and_journal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"type": JournalType.SQLITE}, "needs `path`"),
-        ({"type": JournalType.POSTGRESQL}, "needs `dsn`"),
-        ({"type": JournalType.POSTGRESQL, "dsn": "x", "dsn_env": "X"}, "needs `dsn`"),
+        ({"type": JournalType.SQLITE}, "a SQLite journal needs `path`"),
+        ({"type": JournalType.SQLITE, "path": ""}, "a SQLite journal needs `path`"),
+        (
+            {"type": JournalType.POSTGRESQL},
+            "a PostgreSQL journal needs `dsn`: the text itself, or {env: NAME}",
+        ),
+        (
+            {"type": JournalType.POSTGRESQL, "dsn": "x", "dsn_env": "X"},
+            "a PostgreSQL journal needs `dsn`: the text itself, or {env: NAME}",
+        ),
     ],
 )
 def test_what_a_type_needs(values: dict[str, JournalType], message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
+    with pytest.raises(InvalidInput) as raised:
         JournalSpec(**values)  # type: ignore[arg-type]
+    assert str(raised.value) == message
+
+
+def test_the_writer_keeps_rows_as_long_as_the_specification_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[str, int | None]] = []
+
+    def make(journal: Journal, *, retention_ms: int | None = None) -> JournalWriter:
+        made.append((journal.place, retention_ms))
+        return JournalWriter(journal, retention_ms=retention_ms)
+
+    monkeypatch.setattr(opening, "JournalWriter", make)
+    path = str(tmp_path / "journal.db")
+    journal_writer(JournalSpec(JournalType.SQLITE, path=path, retention_ms=1_000))
+    assert made == [(path, 1_000)]
 
 
 def test_the_dsn_is_read_from_the_environment_where_the_journal_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,14 +8,15 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
 
-from flink_agents.durable.journal.operations import Finish, LookUp, Operation, PutRequest
+from flink_agents.durable.journal.operations import Finish, LookUp, Operation, PutRequest, Result
 from flink_agents.durable.journal.postgresql import PostgresqlJournal
+from flink_agents.durable.journal.postgresql_batch import Batch
 from flink_agents.durable.journal.rows import CallKey, RequestRow, RunRow, StartAnswer, StartStatus
 from flink_agents.durable.journal.writer import JournalWriter
 from flink_agents.durable.outcome import Succeeded
@@ -138,6 +139,32 @@ def test_tables_that_are_gone(postgres: PostgresServer, call_of: CallOf) -> None
         postgres.execute("DROP SCHEMA flink_agents CASCADE", dsn.rpartition("/")[2])
         with pytest.raises(JournalCorrupt, match="tables are gone"):
             journal.apply([finish(call_of())])
+
+
+@pytest.mark.rule(24)
+def test_a_commit_that_the_server_answers_with_a_rollback_records_nothing(
+    postgres: PostgresServer, call_of: CallOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half_done(batch: Batch) -> list[Result]:
+        done = run(batch)
+        with suppress(psycopg.Error):
+            batch._connection.execute("SELECT 1 / 0")
+        return done
+
+    run = Batch.run
+    dsn = postgres.database()
+    with closing(with_run(dsn)) as journal:
+        # A pipeline would have said so before.
+        monkeypatch.setattr(psycopg.Pipeline, "is_supported", lambda: False)
+        monkeypatch.setattr(Batch, "run", half_done)
+        with pytest.raises(JournalError) as raised:
+            journal.apply([finish(call_of())])
+        assert type(raised.value) is JournalError
+        assert str(raised.value) == f"the journal {journal.place}: the server answered ROLLBACK to a commit"
+        monkeypatch.setattr(Batch, "run", run)
+        assert not recorded(journal, call_of())
+        journal.apply([finish(call_of())])
+        assert recorded(journal, call_of())
 
 
 def test_many_create_the_tables_at_once(postgres: PostgresServer) -> None:

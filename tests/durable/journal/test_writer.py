@@ -226,7 +226,11 @@ def test_after_the_time_everything_that_waits_is_told_and_the_next_one_is_tried(
 @pytest.mark.rule(24)
 @pytest.mark.parametrize("error", [JournalFull("full"), JournalCorrupt("damaged"), JournalRefused("read-only")])
 def test_what_will_not_pass_by_itself_is_told_at_once(
-    script: ScriptedJournal, answers: Answers, call_of: CallOf, error: JournalError
+    script: ScriptedJournal,
+    answers: Answers,
+    call_of: CallOf,
+    error: JournalError,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     script.planned = [error]
     writer = JournalWriter(script)
@@ -236,6 +240,7 @@ def test_what_will_not_pass_by_itself_is_told_at_once(
     answers.wait(2)
     assert answers.lost() == {"held", 1}
     assert len(script.batches) == 1
+    assert [record.getMessage() for record in caplog.records] == [f"the journal is lost to 2 operations: {error}"]
     told = answers.by_name[1]
     assert isinstance(told, JournalLost)
     assert told.__cause__ is error
