@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class PutRequest:
     """Record a request's number. Answers the ``RequestRow`` that stands under that number.
 
@@ -73,7 +73,7 @@ class StartAgain:
     now_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Finish:
     """Record how the call ended, if nothing is recorded yet. Answers a ``TERMINAL`` ``StartAnswer``: what stands.
 
@@ -97,7 +97,7 @@ class MarkFatal:
     now_ms: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Answered:
     """The key's requests up to number ``intake`` are answered: their rows may go after the retention. Answers None.
 

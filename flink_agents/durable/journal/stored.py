@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from flink_agents import codec
@@ -58,7 +59,9 @@ __all__ = [
 ]
 
 FORMAT_VERSION = 1
-STARTED = SlotStatus.STARTED.value
+STARTED: str = SlotStatus.STARTED.value
+SUCCEEDED: str = SlotStatus.SUCCEEDED.value
+FAILED: str = SlotStatus.FAILED.value
 
 
 class Stored(NamedTuple):
@@ -102,6 +105,7 @@ def where_of(wanted: CallFilter, mark: str) -> tuple[str, list[str]]:
     return (f"WHERE {conditions}" if conditions else ""), list(asked.values())
 
 
+@lru_cache(1024)
 def id_text(value: str) -> str:
     """Return an id or a name as it is stored: as a JSON string, since a database's text cannot hold every character."""
     return codec.dumps(value)
@@ -109,7 +113,7 @@ def id_text(value: str) -> str:
 
 def status_text(outcome: Outcome) -> str:
     """Return the status of a row with this outcome."""
-    return SlotStatus.SUCCEEDED.value if isinstance(outcome, Succeeded) else SlotStatus.FAILED.value
+    return SUCCEEDED if isinstance(outcome, Succeeded) else FAILED
 
 
 def outcome_text(outcome: Outcome) -> str:
@@ -134,7 +138,7 @@ def outcome_from(status: str, text: str) -> Outcome:
 
 def count_fatal(fatal: str) -> int:
     """Return how many attempts the stored text names."""
-    return len(fatal.split())
+    return len(fatal.split()) if fatal else 0
 
 
 def answer(operation: CallOperation, stored: Stored | None) -> Result:
@@ -207,10 +211,11 @@ def place_columns(call: CallKey) -> PlaceColumns:
 def call_columns(operation: Start | StartAgain | Finish | MarkFatal) -> CallColumns:
     """Return the other columns, as the operation would insert them."""
     by = operation.attempt_id
+    if isinstance(operation, Finish):
+        outcome, started_ms = operation.outcome, operation.started_ms
+        head = status_text(outcome), outcome_text(outcome), operation.attempts
+        return (*head, by, by, "", started_ms, started_ms, operation.ended_ms)
     match operation:
-        case Finish(_, outcome, attempts, _, started_ms, ended_ms):
-            text = outcome_text(outcome)
-            return status_text(outcome), text, attempts, by, by, "", started_ms, started_ms, ended_ms
         case StartAgain(_, _, attempts, now_ms):
             return STARTED, None, attempts, by, by, "", now_ms, now_ms, 0
         case MarkFatal(now_ms=now_ms):

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from flink_agents.clock import Clock, now_ms
 from flink_agents.durable.journal.operations import Answered, Finish, Operation, Result
@@ -26,6 +26,9 @@ BATCH_OPERATIONS = 1000
 BATCH_BYTES = 8 * 1024 * 1024
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
+BUSY_OPERATIONS = 250
+BUSY_WINDOW_S = 0.1
+GATHER_S = 0.008
 LAZY_S = 1.0
 LAZY_OPERATIONS = 32
 PRUNE_EVERY_S = 60.0
@@ -52,8 +55,7 @@ class WriterStatistics:
         return self.operations / self.commits if self.commits else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
+class _Waiting(NamedTuple):
     """One submitted operation; without one it only waits for all before it."""
 
     operation: Operation | None
@@ -93,6 +95,8 @@ class JournalWriter:
         self._lazy_since = 0.0
         self._next_prune = time.monotonic() + prune_every_s
         self._in_hand = 0
+        self._committed_s = self._window_s = 0.0
+        self._in_window = self._in_last_window = 0
         self._operations = self._commits = self._retries = self._lost = self._pruned = 0
         self._pause = threading.Event()
         threading.Thread(target=self._run, name="flink-agents-journal", daemon=True).start()
@@ -153,9 +157,31 @@ class JournalWriter:
                 self._lazy.append(waiting.operation)
                 due = self._next_due()
                 continue
+            if not batch:
+                self._gather()
             size += _size(waiting.operation)
             batch.append(waiting)
         return self._with_lazy(batch)
+
+    def _gather(self) -> None:
+        """Let more come in before a batch is closed, where many do: a commit costs far more than one more row in it.
+
+        A call then waits up to ``GATHER_S`` longer. Where operations are few, none waits for another.
+        """
+        left_s = self._committed_s + GATHER_S - time.monotonic()
+        if left_s > 0 and max(self._in_last_window, self._in_window) >= BUSY_OPERATIONS:
+            self._pause.wait(left_s)
+
+    def _count(self, operations: int) -> None:
+        """Note a commit, and how many operations there are in a window of time."""
+        self._operations += operations
+        self._commits += 1
+        self._committed_s = now = time.monotonic()
+        since_s = now - self._window_s
+        if since_s >= BUSY_WINDOW_S:
+            self._in_last_window = self._in_window if since_s < 2 * BUSY_WINDOW_S else 0
+            self._in_window, self._window_s = 0, now
+        self._in_window += operations
 
     def _next_due(self) -> float:
         due = self._next_prune if self._retention_ms is not None else time.monotonic() + self._prune_every_s
@@ -205,8 +231,7 @@ class JournalWriter:
                 self._pause.wait(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             else:
-                self._operations += len(operations)
-                self._commits += 1
+                self._count(len(operations))
                 return results
 
     def _apply_one_by_one(self, batch: list[_Waiting], error: BaseException) -> None:

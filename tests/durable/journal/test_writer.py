@@ -172,6 +172,27 @@ def test_what_waits_is_committed_together(script: ScriptedJournal, answers: Answ
     assert (done.operations, done.commits, done.mean_batch, done.lost) == (2_500, 4, 625.0, 0)
 
 
+@pytest.mark.parametrize("busy", [True, False])
+def test_where_operations_are_many_a_batch_waits_for_more(
+    busy: bool, script: ScriptedJournal, answers: Answers, call_of: CallOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_module, "GATHER_S", 0.5)
+    monkeypatch.setattr(writer_module, "BUSY_OPERATIONS", 1 if busy else 1000)
+    writer = JournalWriter(script)
+    writer.submit(look_up(call_of, 0), answers.take(0))
+    answers.wait(1)
+    script.held.clear()
+    script.entered.clear()
+    writer.submit(look_up(call_of, 1), answers.take(1))
+    if not busy:
+        # It is being committed before anything else comes, or this waits for ever.
+        assert script.entered.wait(DEADLINE_S)
+    writer.submit(look_up(call_of, 2), answers.take(2))
+    script.held.set()
+    answers.wait(3)
+    assert [len(batch) for batch in script.batches] == ([1, 2] if busy else [1, 1, 1])
+
+
 def test_a_batch_is_bounded_in_bytes_too(script: ScriptedJournal, answers: Answers, call_of: CallOf) -> None:
     writer = JournalWriter(script)
     hold_first(writer, script, answers, look_up(call_of, 0))
