@@ -176,7 +176,7 @@ def test_what_waits_is_committed_together(script: ScriptedJournal, answers: Answ
 def test_where_operations_are_many_a_batch_waits_for_more(
     busy: bool, script: ScriptedJournal, answers: Answers, call_of: CallOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_module, "GATHER_S", 0.5)
+    monkeypatch.setattr(writer_module, "GATHER_S", 2.0)
     monkeypatch.setattr(writer_module, "BUSY_OPERATIONS", 1 if busy else 1000)
     writer = JournalWriter(script)
     writer.submit(look_up(call_of, 0), answers.take(0))
