@@ -87,4 +87,4 @@ def _arguments(bench: Bench) -> list[Measure]:
     return measures
 
 
-CELLS = [Cell("arguments", "validation and codec of a 1 KB argument object, without Flink", _arguments)]
+CELLS = [Cell("arguments", "validation and codec of a 1 KB argument object, without Flink", _arguments, options=None)]

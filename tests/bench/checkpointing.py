@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from tests.bench.cell import Bench, Cell
 from tests.bench.flink_statistics import Checkpoint, checkpoints
@@ -11,7 +13,7 @@ from tests.bench.records import requests
 from tests.bench.results import Measure, Target, measured, median
 from tests.bench.topology import BenchJob
 
-__all__ = ["CELLS"]
+__all__ = ["CELLS", "INTERVAL_MS", "Load", "Phase"]
 
 KEYS = 1000
 CALLS = 4
@@ -36,44 +38,59 @@ def _phase(done: list[Checkpoint], since: float, until: float) -> Phase:
     return Phase([checkpoint.took_ms for checkpoint in within], [checkpoint.state_bytes for checkpoint in within])
 
 
-class _Load:
-    """One job that is idle and busy in turns. It answers one request of each key first, so the heads are there."""
+class Load:
+    """One job that is idle and busy in turns, with calls of 20 ms; ``options`` are those of ``BenchJob``."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, **options: Any) -> None:
         self._bench = bench
         self._answered = 0
-        self._job: BenchJob = bench.job("checkpoints", follow=True, paced=True, stamped=True, checkpoint_ms=INTERVAL_MS)
-        self._id = self._job.submit()
+        given = {"follow": True, "paced": True, "stamped": True, "checkpoint_ms": INTERVAL_MS, **options}
+        self.job: BenchJob = bench.job("checkpoints", **given)
+        self._id = self.job.submit()
         self._spans: list[tuple[str, float, float]] = []
 
     def busy(self, name: str, count: int, gap_ms: float) -> None:
         """Have requests answered; the span is from the first response to the last."""
-        numbers = range(self._answered, self._answered + count)
         before = time.time()
-        lines = requests(numbers, keys=KEYS, calls=CALLS, tool="wait", gap_ms=gap_ms, ms=WAIT_MS)
-        self._job.add(f"{name}.jsonl", lines)
+        self.offer(name, count, gap_ms)
         self._answered += count
-        self._job.until_answered(self._id, self._answered)
-        times = [stamped.epoch_s for stamped in self._job.responses() if stamped.epoch_s >= before]
+        self.job.until_answered(self._id, self._answered)
+        times = [stamped.epoch_s for stamped in self.job.responses() if stamped.epoch_s >= before]
         self._spans.append((name, min(times), max(times)))
+
+    def offer(self, name: str, count: int, gap_ms: float) -> None:
+        """Put requests before the source."""
+        numbers = range(self._answered, self._answered + count)
+        lines = requests(numbers, keys=KEYS, calls=CALLS, tool="wait", gap_ms=gap_ms, ms=WAIT_MS)
+        self.job.add(f"{name}.jsonl", lines)
+
+    def during(self, name: str, seconds: float, look: Callable[[], None], *, until: int = 0) -> None:
+        """Let the job go on for some seconds from when it has answered ``until`` more, and look every half second."""
+        self.job.until_answered(self._id, self._answered + until)
+        began = time.time()
+        while (now := time.time()) < began + seconds:
+            look()
+            time.sleep(min(0.5, began + seconds - now))
+        self._spans.append((name, began, time.time()))
 
     def idle(self, name: str) -> None:
         """Let some checkpoints pass in which nothing happens; those that still clear the sink are left out."""
-        seen = len(checkpoints(self._job.cluster.rest.address, self._id))
+        seen = len(checkpoints(self.job.cluster.rest.address, self._id))
         since = time.time() + 2 * INTERVAL_MS / 1000
-        wanted = seen + self._bench.count(IDLE_CHECKPOINTS, 3) + 3
-        self._job.until(lambda: len(checkpoints(self._job.cluster.rest.address, self._id)) >= wanted, self._id)
+        wanted = seen + self._bench.count(IDLE_CHECKPOINTS, 5) + 3
+        self.job.until(lambda: len(checkpoints(self.job.cluster.rest.address, self._id)) >= wanted, self._id)
         self._spans.append((name, since, time.time()))
 
     def end(self) -> dict[str, Phase]:
         """End the job and return its phases."""
-        done = checkpoints(self._job.cluster.rest.address, self._id)
-        self._job.cancel(self._id)
+        done = checkpoints(self.job.cluster.rest.address, self._id)
+        self.job.cancel(self._id)
         return {name: _phase(done, since, until) for name, since, until in self._spans}
 
 
 def _once(bench: Bench) -> dict[str, Phase]:
-    load = _Load(bench)
+    load = Load(bench)
+    # One request of each key first, so that the heads are there.
     load.busy("heads", KEYS, 0)
     load.idle("before")
     load.busy("steady", bench.count(STEADY, 100), 1000 / STEADY_PER_SECOND)
@@ -116,5 +133,5 @@ def _checkpoints(bench: Bench) -> list[Measure]:
 
 
 CELLS = [
-    Cell("checkpoints", "duration under load beside unloaded, and the state's size after beside before", _checkpoints)
+    Cell("checkpoints", "duration under load beside unloaded; the state's size after beside before", _checkpoints, 2)
 ]

@@ -57,11 +57,11 @@ def _sparse(bench: Bench) -> list[Measure]:
             bench.say(f"sparse ({kind}): p50 {halves[-1]:.2f} ms, p99 {tails[-1]:.2f} ms, max {worst[-1]:.1f} ms")
         note = f"{PER_SECOND} requests/s, calls of {SHORTEST_MS} ms to {LONGEST_MS / 1000:g} s"
         measures += [
-            measured(f"added latency p50, {kind}", halves, "ms", target=Target(2), note=note),
-            measured(f"added latency p99, {kind}", tails, "ms", target=Target(15)),
+            measured(f"added latency p50, {kind}", halves, "ms", target=Target(0.5), note=note),
+            measured(f"added latency p99, {kind}", tails, "ms", target=Target(5)),
             measured(f"added latency max, {kind}", worst, "ms"),
         ]
     return measures
 
 
-CELLS = [Cell("sparse", "100 requests/s with calls of 50 ms to 2 s: latency that the operator adds", _sparse)]
+CELLS = [Cell("sparse", "100 requests/s with calls of 50 ms to 2 s: latency that the operator adds", _sparse, 2)]

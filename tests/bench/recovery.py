@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from flink_agents.options import Limits, WorkerOptions
+from tests.bench.bodies import hasty
 from tests.bench.cell import Bench, Cell
 from tests.bench.flink_statistics import running_since
 from tests.bench.records import requests
 from tests.bench.results import Measure, Target, measured
-from tests.bench.topology import hasty, marks_of
+from tests.bench.topology import marks_of
 
 __all__ = ["CELLS"]
 
 KEYS = 2000
 BUSY_KEYS, CALLS = 2500, 4
+PROPORTION = (1_000, 10_000)
 HOURS_MS = 3_600_000
 
 
@@ -75,7 +77,26 @@ def _calls(bench: Bench) -> list[Measure]:
     return measures
 
 
+def _proportion(bench: Bench) -> list[Measure]:
+    few, many = (bench.count(keys, 20) for keys in PROPORTION)
+    times: dict[int, list[float]] = {few: [], many: []}
+    wake_s(bench, few)
+    for _ in range(bench.repeat):
+        for keys, samples in times.items():
+            samples.append(wake_s(bench, keys)[2])
+            bench.say(f"restore: the last of {keys} busy keys is woken {samples[-1]:.3f} s after open")
+    per_key = {keys: [1e6 * each / keys for each in samples] for keys, samples in times.items()}
+    grown = [b / a for a, b in zip(per_key[few], per_key[many], strict=True)]
+    note = "1 is proportional; --scale 10 restores 100,000"
+    return [
+        measured(f"time a key, {many:,} / {few:,} busy keys", grown, "", target=Target(1.2), note=note),
+        *(measured(f"open to last key woken, {keys:,} keys", samples, "s") for keys, samples in times.items()),
+        *(measured(f"time a key, {keys:,} keys", samples, "us") for keys, samples in per_key.items()),
+    ]
+
+
 CELLS = [
     Cell("recovery", "2,000 busy keys restored from a savepoint: time until the last one is woken", _recovery),
-    Cell("in_flight", "10,000 calls in flight at a savepoint: time until the last one begins again", _calls),
+    Cell("in_flight", "10,000 calls in flight at a savepoint: time until the last one begins again", _calls, 1),
+    Cell("restore", "1,000 and 10,000 busy keys restored from a savepoint: time a key", _proportion, 1),
 ]

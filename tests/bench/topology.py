@@ -5,7 +5,6 @@ What a job takes from this module travels in the job itself, because nothing on 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 import time
@@ -21,7 +20,6 @@ from pyflink.common import Types
 from pyflink.datastream.functions import KeyedProcessFunction, MapFunction
 
 from flink_agents.agent import Agent
-from flink_agents.cluster.embedded import EmbeddedCluster
 from flink_agents.connectors.jsonl_sink import write_jsonl_each_checkpoint
 from flink_agents.connectors.jsonl_source import read_jsonl
 from flink_agents.datastream import attach
@@ -29,57 +27,20 @@ from flink_agents.durable.journal.opening import JournalSpec, JournalType
 from flink_agents.durable.journal.rows import RunRow
 from flink_agents.durable.journal.sqlite import SqliteJournal
 from flink_agents.faults import Fault
-from flink_agents.options import Execution, Limits, OperatorOptions, WorkerOptions
+from flink_agents.options import Limits, OperatorOptions, ToolCallOptions, WorkerOptions
 from flink_agents.tools.registry import FunctionDeclaration
+from tests.bench.bodies import tools
+from tests.bench.cluster import BenchCluster
 from tests.bench.floor import Floor
 from tests.bench.records import add_file
 
-__all__ = ["BenchJob", "Stamped", "hasty", "marks_of", "tools"]
+__all__ = ["BenchJob", "Stamped", "marks_of"]
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 DEADLINE_S = 600.0
 END_OF_INPUT = 2**63 - 2**40
 RUN_ID = "bench"
-
-
-def tools() -> list[FunctionDeclaration]:
-    """Return the tools: of all ways to run, with nothing to do, or with time to pass."""
-
-    def inline(number: int, i: int) -> int:
-        """Answer at once, on the task thread."""
-        return number + i
-
-    async def instant(number: int, i: int) -> int:
-        """Answer at once, on the worker loop."""
-        return number + i
-
-    async def wait(number: int, i: int, ms: float) -> int:
-        """Answer after a while; the value is when that was, in nanoseconds of the monotonic clock."""
-        await asyncio.sleep(ms / 1000)
-        return time.monotonic_ns()
-
-    def block(number: int, i: int, ms: float) -> int:
-        """Do the same on a thread."""
-        time.sleep(ms / 1000)
-        return time.monotonic_ns()
-
-    return [
-        FunctionDeclaration(inline, execution=Execution.INLINE),
-        FunctionDeclaration(instant),
-        FunctionDeclaration(wait),
-        FunctionDeclaration(block),
-    ]
-
-
-def hasty() -> list[FunctionDeclaration]:
-    """Return the tool ``wait`` of a later deployment, which does not wait; for calls that were cut off."""
-
-    async def wait(number: int, i: int, ms: float) -> int:
-        """Answer at once with the time, in nanoseconds since 1970."""
-        return time.time_ns()
-
-    return [FunctionDeclaration(wait)]
 
 
 def marker(folder: Path, points: Sequence[str]) -> Fault:
@@ -186,8 +147,11 @@ class Stamped:
         return [result["value"] for result in self.response["results"]]
 
 
+_STAMP_BEGINS = '{"at_ns":'
+
+
 def _stamp(line: str) -> str:
-    return f'{{"at_ns":{time.monotonic_ns()},"epoch_s":{time.time()},"response":{line}}}'
+    return f'{_STAMP_BEGINS}{time.monotonic_ns()},"epoch_s":{time.time()},"response":{line}}}'
 
 
 def _plain_key(record: str) -> str:
@@ -203,7 +167,7 @@ class BenchJob:
     its actions take the records.
     """
 
-    cluster: EmbeddedCluster
+    cluster: BenchCluster
     folder: Path
     pass_through: bool = False
     floor: bool = False
@@ -214,6 +178,8 @@ class BenchJob:
     backend: str = "hashmap"
     workers: WorkerOptions = field(default_factory=WorkerOptions)
     limits: Limits = field(default_factory=Limits)
+    tool_calls: ToolCallOptions = field(default_factory=ToolCallOptions)
+    parallelism: int = 1
     tools: Callable[[], list[FunctionDeclaration]] = tools
     savepoint: str | None = None
     profile: bool = False
@@ -224,6 +190,7 @@ class BenchJob:
         self.requests = self.folder / "requests"
         self.requests.mkdir(parents=True, exist_ok=True)
         self.out = self.folder / "out"
+        self._counted: dict[Path, int] = {}
 
     def add(self, name: str, lines: Iterable[str]) -> None:
         """Put a file of requests before the source."""
@@ -232,12 +199,14 @@ class BenchJob:
     def submit(self) -> str:
         """Submit the job and return its id."""
         options = {
-            "parallelism.default": "1",
+            "parallelism.default": str(self.parallelism),
             "execution.checkpointing.interval": f"{self.checkpoint_ms} ms",
             "execution.checkpointing.dir": f"file://{self.folder / 'checkpoints'}",
             "execution.checkpointing.unaligned.enabled": "true",
             "execution.checkpointing.aligned-checkpoint-timeout": "0 ms",
             "state.backend.type": self.backend,
+            # As with any large state: Flink's default writes all of RocksDB anew at each checkpoint.
+            "execution.checkpointing.incremental": str(self.backend == "rocksdb").lower(),
             "restart-strategy.type": "none",
         }
         if self.savepoint is not None:
@@ -288,7 +257,20 @@ class BenchJob:
 
     def lines_out(self) -> int:
         """Return how many records are committed."""
-        return sum(path.read_bytes().count(b"\n") for path in self._files_out())
+        # What is committed does not change, and may be much.
+        for path in self._files_out():
+            if path not in self._counted:
+                self._counted[path] = path.read_bytes().count(b"\n")
+        return sum(self._counted.values())
+
+    def times_ns(self) -> list[int]:
+        """Return when the committed responses of a stamped job left, in no order; cheaper than ``responses``."""
+        start = len(_STAMP_BEGINS)
+        return [
+            int(line[start : line.index(",", start)])
+            for path in self._files_out()
+            for line in path.read_text(encoding="utf-8").splitlines()
+        ]
 
     def _journal(self) -> JournalSpec | None:
         if self.journal is None:
@@ -315,7 +297,9 @@ class BenchJob:
             plain = Floor(mark) if self.floor else PassThrough(mark)
             responses = keyed.process(plain, output_type=Types.STRING())
         else:
-            options = OperatorOptions(key_by="key", workers=self.workers, limits=self.limits)
+            options = OperatorOptions(
+                key_by="key", workers=self.workers, limits=self.limits, tool_calls=self.tool_calls
+            )
             streams = attach(
                 stream, options, self.tools(), mark, journal=self._journal(), run_id=RUN_ID, agent=self.agent
             )
