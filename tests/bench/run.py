@@ -35,6 +35,7 @@ from tests.bench import (
     pressure,
     recovery,
     scaling,
+    sections,
     shapes,
     state,
     steps,
@@ -47,7 +48,7 @@ from tests.bench.machine import load, machine
 from tests.bench.results import Measure, table
 
 MODULES = (
-    *(throughput, shapes, latency, idle, steps, journal, state),
+    *(throughput, sections, shapes, latency, idle, steps, journal, state),
     *(checkpointing, pressure, recovery, scaling, interpreter, passage),
 )
 CELLS: dict[str, Cell] = {cell.name: cell for module in MODULES for cell in module.CELLS}

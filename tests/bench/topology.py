@@ -183,6 +183,7 @@ class BenchJob:
     tools: Callable[[], list[FunctionDeclaration]] = tools
     savepoint: str | None = None
     profile: bool = False
+    wrap_fault: Callable[[Path, Fault], Fault] | None = None
     journal: Path | None = None
     agent: Agent | None = None
 
@@ -292,6 +293,8 @@ class BenchJob:
         mark = marker(self.folder, ["before:open", "after:open", "after:drain"])
         if self.profile and not self.floor:
             mark = profiler(self.folder, mark)
+        if self.wrap_fault is not None:
+            mark = self.wrap_fault(self.folder, mark)
         if self.pass_through or self.floor:
             keyed = stream.key_by(_plain_key, key_type=Types.STRING())
             plain = Floor(mark) if self.floor else PassThrough(mark)
