@@ -327,6 +327,16 @@ def test_a_look_sees_what_is_in_the_log_only_and_makes_no_log(tmp_path: Path, na
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
 
 
+def test_a_look_needs_no_right_to_write(open_folder: Path) -> None:
+    path = open_folder / "journal.db"
+    with opened(path):
+        pass
+    path.chmod(0o444)
+    open_folder.chmod(0o555)
+    with as_nobody():
+        SqliteJournal(path).check_file()
+
+
 @pytest.mark.rule(24)
 def test_after_an_error_of_the_disk_everything_is_read_anew(path: Path, call_of: CallOf) -> None:
     with opened(path) as journal:

@@ -45,6 +45,7 @@ def test_operations_on_different_rows_go_together() -> None:
     [
         ("job 2", 9_500, 2_000, "run run-1 is in use by job 2; its lease runs for another 7.5 s"),
         ("job 2", 9_500, 9_500, "run run-1 is in use by job 2; its lease runs for another 0.0 s"),
+        ("job 2", 1_009_500, 9_500, "run run-1 is in use by job 2; its lease runs for another 1000.0 s"),
         ("job 2", 9_500, 50_000, "run run-1 is in use by job 2; its lease runs for another 0.0 s"),
         ("job 2", None, 2_000, "run run-1 is in use by job 2; its lease runs for another 0.0 s"),
     ],
