@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import os
 import sys
 import threading
@@ -55,11 +56,19 @@ def tune_interpreter() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER, *gc.get_threshold()[1:])
-    asked = os.environ.get(SWITCH_INTERVAL_VARIABLE)
-    try:
-        interval_s = SWITCH_INTERVAL_S if asked is None else float(asked)
-    except ValueError:
-        _log.warning("%s is %r, which is no number of seconds: it is not used", SWITCH_INTERVAL_VARIABLE, asked)
-        interval_s = SWITCH_INTERVAL_S
+    interval_s = _switch_interval_s(os.environ.get(SWITCH_INTERVAL_VARIABLE))
     if interval_s > 0:
         sys.setswitchinterval(interval_s)
+
+
+def _switch_interval_s(asked: str | None) -> float:
+    if asked is None:
+        return SWITCH_INTERVAL_S
+    try:
+        interval_s = float(asked)
+        if math.isfinite(interval_s):
+            return interval_s
+    except ValueError:
+        pass
+    _log.warning("%s is %r, which is no number of seconds: it is not used", SWITCH_INTERVAL_VARIABLE, asked)
+    return SWITCH_INTERVAL_S
