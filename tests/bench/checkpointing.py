@@ -133,5 +133,5 @@ def _checkpoints(bench: Bench) -> list[Measure]:
 
 
 CELLS = [
-    Cell("checkpoints", "duration under load beside unloaded; the state's size after beside before", _checkpoints, 2)
+    Cell("checkpoints", "duration under load beside unloaded; the state's size after beside before", _checkpoints, 1)
 ]

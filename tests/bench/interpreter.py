@@ -19,7 +19,7 @@ __all__ = ["CELLS"]
 INTERVALS_S = (0.005, SWITCH_INTERVAL_S, 0.00005)
 SMALL, LARGE = 2_000, 10_000
 PER_SECOND = 50
-SECONDS = 5
+SECONDS = 4
 SHORTEST_MS = 20
 
 
@@ -88,5 +88,5 @@ def _interpreter(bench: Bench) -> list[Measure]:
 
 
 CELLS = [
-    Cell("switching", "the interpreter's switch interval: rates and wake-ups at several values", _interpreter, 2, None)
+    Cell("switching", "the interpreter's switch interval: rates and wake-ups at several values", _interpreter, 1, None)
 ]

@@ -96,7 +96,7 @@ def _proportion(bench: Bench) -> list[Measure]:
 
 
 CELLS = [
-    Cell("recovery", "2,000 busy keys restored from a savepoint: time until the last one is woken", _recovery),
+    Cell("recovery", "2,000 busy keys restored from a savepoint: time until the last one is woken", _recovery, 2),
     Cell("in_flight", "10,000 calls in flight at a savepoint: time until the last one begins again", _calls, 1),
     Cell("restore", "1,000 and 10,000 busy keys restored from a savepoint: time a key", _proportion, 1),
 ]

@@ -124,7 +124,7 @@ def _queue(bench: Bench) -> list[Measure]:
 
 
 CELLS = [
-    Cell("backends", "hashmap and RocksDB in one run, inline and async", _backends, 2),
+    Cell("backends", "hashmap and RocksDB in one run, inline and async", _backends, 1),
     Cell(
         "keys",
         "RocksDB with 1,000 to 1,000,000 keys: time a request",

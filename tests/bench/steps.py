@@ -77,4 +77,4 @@ def _steps(bench: Bench) -> list[Measure]:
     return measures
 
 
-CELLS = [Cell("steps", "durable steps of one key in a row: threads, inline, threads with SQLite", _steps, 2)]
+CELLS = [Cell("steps", "durable steps of one key in a row: threads, inline, threads with SQLite", _steps, 1)]

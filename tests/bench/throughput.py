@@ -95,9 +95,9 @@ def _ideal(count: int) -> float:
 CELLS = [
     Cell("inline", "4 inline calls a request: rate beside a pass-through", _inline),
     Cell("instant", "4 async calls that return at once: rate beside a pass-through", _instant),
-    Cell("thread", "4 thread calls that return at once: rate beside a pass-through", _thread),
+    Cell("thread", "4 thread calls that return at once: rate beside a pass-through", _thread, 2),
     Cell(
-        "floor", "the same state and coroutines without an engine: what is left of the pass-through's rate", _floor, 2
+        "floor", "the same state and coroutines without an engine: what is left of the pass-through's rate", _floor, 1
     ),
     Cell(
         "waiting",
