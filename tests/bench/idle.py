@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from flink_agents.options import Limits, WorkerOptions
 from tests.bench.cell import Bench, Cell
@@ -16,7 +17,7 @@ __all__ = ["CELLS"]
 WAITING, CALLS = 10_000, 1
 HOURS_MS = 3_600_000
 SECONDS = 10
-SETTLED_S = 2.0
+SETTLED_S = 6.0
 CHECKPOINT_MS = 1000
 
 
@@ -37,30 +38,35 @@ def share(bench: Bench, job: BenchJob, ready: int) -> float:
     return taken
 
 
+VARIANTS: dict[str, dict[str, Any]] = {
+    "pass-through": {"pass_through": True},
+    "ours": {},
+    "ours, RocksDB": {"backend": "rocksdb"},
+    "ours, no checkpoints": {"checkpoint_ms": HOURS_MS},
+}
+
+
 def _idle(bench: Bench) -> list[Measure]:
     count = bench.count(WAITING, 100)
-    shares: dict[str, list[float]] = {"pass-through": [], "ours": [], "ours, no checkpoints": []}
+    shares: dict[str, list[float]] = {name: [] for name in VARIANTS}
     for _ in range(bench.repeat):
-        for name, samples in shares.items():
-            plain = name == "pass-through"
-            job = bench.job(
-                "idle",
-                follow=True,
-                pass_through=plain,
-                checkpoint_ms=HOURS_MS if name == "ours, no checkpoints" else CHECKPOINT_MS,
-                workers=WorkerOptions(async_limit=2 * count),
-                limits=Limits(live_requests=2 * count),
-            )
+        for name, options in VARIANTS.items():
+            workers, limits = WorkerOptions(async_limit=2 * count), Limits(live_requests=2 * count)
+            given = {"checkpoint_ms": CHECKPOINT_MS, "workers": workers, "limits": limits, **options}
+            job = bench.job("idle", follow=True, **given)
             job.add("requests.jsonl", requests(range(count), keys=count, calls=CALLS, tool="wait", ms=HOURS_MS))
-            samples.append(100 * share(bench, job, 0 if plain else count))
-            bench.say(f"idle, {name}: {samples[-1]:.1f} % of a core")
+            shares[name].append(100 * share(bench, job, 0 if job.pass_through else count))
+            bench.say(f"idle, {name}: {shares[name][-1]:.1f} % of a core")
     more = [ours - plain for ours, plain in zip(shares["ours"], shares["pass-through"], strict=True)]
-    note = f"{count:,} waiting calls, a checkpoint every {CHECKPOINT_MS / 1000:g} s"
+    unit, target = "% of a core", Target(5)
+    note = f"{count:,} waiting calls"
+    written = "each checkpoint writes every request"
     return [
-        measured("added to an idle pass-through", more, "% of a core", target=Target(5), note=note),
-        measured("whole JVM", shares["ours"], "% of a core"),
-        measured("whole JVM, without checkpoints", shares["ours, no checkpoints"], "% of a core"),
-        measured("whole JVM, pass-through", shares["pass-through"], "% of a core", note="nothing waits; checkpoints"),
+        measured("without checkpoints", shares["ours, no checkpoints"], unit, target=target, note=f"{note}, whole JVM"),
+        measured("added to an idle pass-through", more, unit, target=target, note=f"a checkpoint a second; {written}"),
+        measured("whole JVM", shares["ours"], unit, note="a checkpoint a second"),
+        measured("whole JVM, RocksDB", shares["ours, RocksDB"], unit, note="a checkpoint a second, incremental"),
+        measured("whole JVM, pass-through", shares["pass-through"], unit, note="a checkpoint a second, of no state"),
     ]
 
 
