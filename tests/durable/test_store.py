@@ -122,3 +122,19 @@ def test_the_fields_of_a_map_are_listed_as_the_turn_sees_them(backend: InMemoryB
     assert view.fields(StateName.MEMORY) == ["after"]
     view.flush()
     assert backend.entries("k", StateName.MEMORY) == {"after": "4"}
+
+
+def test_what_a_turn_inserted_goes_with_its_map_and_with_no_other(backend: InMemoryBackend) -> None:
+    view = WriteBehind(backend)
+    view.insert(StateName.REQUESTS, "1", "r")
+    view.insert(StateName.SLOTS, "1/0", "s")
+    view.clear(StateName.REQUESTS)
+    # Not the turn's own any more: whatever is stored under it is to go.
+    view.put(StateName.REQUESTS, "1", "again")
+    view.remove(StateName.REQUESTS, "1")
+    view.remove(StateName.SLOTS, "1/0")
+    assert view.get(StateName.REQUESTS, "1") is None
+    view.flush()
+    assert (backend.entries("k", StateName.REQUESTS), backend.entries("k", StateName.SLOTS)) == ({}, {})
+    # Clearing, and removing what the clearing left of the map; the slot was never to be written.
+    assert backend.writes == 2

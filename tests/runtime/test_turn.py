@@ -6,15 +6,18 @@ import asyncio
 import itertools
 import json
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from flink_agents.durable.journal.sqlite import SqliteJournal
-from flink_agents.durable.store import StateName
+from flink_agents.durable.store import StateName, WriteBehind
 from flink_agents.options import Limits, Mode, ToolCallOptions, WorkerOptions
+from flink_agents.runtime.turn import Turn
 from flink_agents.testing import ControlledTool, Harness, tool_request
+from flink_agents.tools.registry import FunctionDeclaration
 
 PARALLEL = ToolCallOptions()
 SEQUENTIAL = ToolCallOptions(mode=Mode.SEQUENTIAL)
@@ -410,3 +413,70 @@ def test_a_long_queue_of_quick_requests_gives_the_task_thread_back() -> None:
         tool.running[0].succeed(0)
         harness.run()
         assert [response["request_id"] for response in harness.responses] == ["first"] + [f"r{n}" for n in range(200)]
+
+
+@pytest.mark.parametrize("execution", ["thread", "inline"])
+def test_without_statistics_everything_else_is_the_same(execution: Literal["thread", "inline"]) -> None:
+    outputs = []
+    for wanted in (True, False):
+        with Harness([FunctionDeclaration(add, execution=execution)]) as harness:
+            harness.options = replace(harness.options, statistics=wanted)
+            harness.crash()
+            harness.send(
+                tool_request("k", ("add", {"a": 1, "b": 2}), id="r1"),
+                tool_request("k", ("missing", {}), id="r2"),
+                {"key": "k", "id": "r3"},
+            )
+            harness.run()
+            assert [result.get("value") for result in harness.results()] == [3, None]
+            outputs.append(([response["request_id"] for response in harness.responses], harness.rejects))
+            assert harness.statistics.get("request", 0) == (2 if wanted else 0)
+            assert bool(harness.statistics) is wanted
+    assert outputs[0] == outputs[1]
+    assert [len(lines) for lines in outputs[0]] == [2, 1]
+
+
+@pytest.mark.parametrize("always_replay", [False, True])
+def test_a_long_queue_that_needs_no_worker_gives_the_task_thread_back_in_between(
+    always_replay: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = ControlledTool("held")
+    with Harness([held], always_replay=always_replay) as harness:
+        harness.send(tool_request("k", ("held", {}), id="first"))
+        harness.send(*(tool_request("k", ("missing", {}), id=f"r{n}") for n in range(200)))
+        harness.run()
+        held.running[0].succeed(1)
+        answered: list[int] = []
+        wake = harness.subtask.wake
+
+        def counted(key: str, store: WriteBehind) -> Turn:
+            turn = wake(key, store)
+            answered.append(len(turn.responses))
+            return turn
+
+        monkeypatch.setattr(harness.subtask, "wake", counted)
+        harness.run()
+        assert answered == [64, 64, 64, 9]
+        assert [response["request_id"] for response in harness.responses] == ["first", *(f"r{n}" for n in range(200))]
+        assert harness.pending_requests("k") == []
+
+
+def test_a_record_that_was_read_already_is_taken_as_it_was_read() -> None:
+    record = json.dumps(tool_request("k", ("missing", {}), id="read before"))
+    with Harness([add]) as harness:
+        harness.backend.current_key = '"k"'
+        store = WriteBehind(harness.backend)
+        turn = harness.subtask.intake('"k"', record, store, json.loads(record))
+        assert [json.loads(line)["request_id"] for line in turn.responses] == ["read before"]
+
+
+@pytest.mark.rule(1)
+def test_a_wake_up_for_nothing_changes_nothing() -> None:
+    with Harness([add]) as harness:
+        for key in ("never seen", "idle"):
+            if key == "idle":
+                harness.send(tool_request(key, ("add", {"a": 1, "b": 2})))
+                harness.run()
+            writes, responses = harness.backend.writes, harness.responses
+            harness._wake(f'"{key}"')
+            assert (harness.backend.writes, harness.responses) == (writes, responses)
