@@ -26,6 +26,7 @@ from flink_agents.scheduler.attempt import Attempt, CancellationToken
 from flink_agents.scheduler.tool_context import Origin, ToolContext, running_call
 
 __all__ = [
+    "UNPREPARED",
     "CallTerms",
     "Completion",
     "Ending",
@@ -85,6 +86,10 @@ class Prepared(NamedTuple):
     body: Callable[[], Any]
     terms: CallTerms
     reconcile: Callable[[], Any] | None = None
+
+
+UNPREPARED = Prepared(lambda: None, CallTerms("", Execution.INLINE))
+"""Stands in where a call needs none in this life."""
 
 
 _fencing = threading.Lock()

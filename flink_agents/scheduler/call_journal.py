@@ -142,6 +142,19 @@ class CallJournal:
         """
         call.conclude(lambda: self._submit(call, LookUp(call.row), partial(self._looked, call)))
 
+    def look_ahead(self, call: RunningCall) -> None:
+        """Ask for the outcome of a call that waits for a worker, and needs none where it is recorded. Task thread.
+
+        It is handed over as that of a successor, so that the call itself may begin meanwhile.
+        """
+        asking = call.successor()
+
+        def looked(answer: StartAnswer) -> None:
+            if answer.status is StartStatus.TERMINAL:
+                self._settle(asking, answer)
+
+        self._submit(asking, LookUp(call.row), looked)
+
     def _looked(self, call: RunningCall, answer: StartAnswer) -> None:
         if answer.status is StartStatus.TERMINAL:
             self._settle(call, answer)

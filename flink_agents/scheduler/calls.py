@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 
-from flink_agents.clock import monotonic_ms
+from flink_agents.clock import monotonic_ms, since_ms
 from flink_agents.durable.outcome import Failed, Outcome
 from flink_agents.durable.slot_log import SlotLog
 from flink_agents.durable.slots import Slot, SlotStatus
@@ -13,7 +13,7 @@ from flink_agents.errors import CallError, CallTimeout, FrameworkFault, Interrup
 from flink_agents.faults import no_fault
 from flink_agents.options import Execution, OnInterrupt
 from flink_agents.scheduler.call import (
-    CallTerms,
+    UNPREPARED,
     Completion,
     Ending,
     Prepared,
@@ -30,20 +30,10 @@ from flink_agents.scheduler.services import Services
 from flink_agents.scheduler.timers import Due, Timers
 from flink_agents.scheduler.tool_context import Origin, running_call
 
-__all__ = ["UNPREPARED", "ActionCalls"]
+__all__ = ["ActionCalls"]
 
-
-def _never_prepared() -> None:
-    """Stand in for the body of a call that has none in this life."""
-
-
-UNPREPARED = Prepared(_never_prepared, CallTerms("", Execution.INLINE))
 _STRAYS = "more thread bodies outlived their time-outs than workers.max_strays replaces: none begins until some return"
 _NOT_BEGUN = "the deadline of its batch passed before it began"
-
-
-def _since_ms(began_ns: int) -> int:
-    return (perf_counter_ns() - began_ns + 500_000) // 1_000_000
 
 
 class ActionCalls:
@@ -152,6 +142,11 @@ class ActionCalls:
             if completion.ending is Ending.FATAL:
                 fatal = completion.exception
                 continue
+            waiting = self._queued.get(call.slot_index) if completion.recorded else None
+            if waiting is not None and waiting.row == call.row and completion.outcome is not None:
+                self._unqueue(waiting)  # it waited for a worker, and the journal knows it
+                self._record(completion, completion.outcome)
+                continue
             if self._running.get(call.slot_index) is not call:
                 continue  # its slot was dropped by a mismatch: nobody asks for this outcome any more
             if call.expired and not call.concluded and says_cancelled(completion):
@@ -169,6 +164,14 @@ class ActionCalls:
             raise fatal
         if interrupted:
             raise Interrupted
+
+    def _unqueue(self, call: RunningCall) -> None:
+        """Let a call never begin that waits for a worker."""
+        del self._queued[call.slot_index]
+        call.fence()
+        call.forestall()
+        self._services.admission.forget(call)
+        self._services.counters.inc("queued", -1)
 
     def settle_now(self, handle: DurableFuture, slot: Slot, outcome: Outcome) -> None:
         """Record what the engine itself answers, such as the time, and settle its handle."""
@@ -215,6 +218,8 @@ class ActionCalls:
         else:
             self._queued[call.slot_index] = call
             self._services.counters.inc("queued")
+            if call.look_up and self._services.journal is not None:
+                self._services.journal.look_ahead(call)
 
     def _begin(self, call: RunningCall) -> None:
         self._note_start(call, self.log[call.slot_index])
@@ -253,11 +258,11 @@ class ActionCalls:
         try:
             outcome = carried(body(), call.result_limit)
         except BaseException as exception:  # SystemExit and KeyboardInterrupt raised by a tool are that call's failure
-            self._ended(conclude_exception(call, exception, _since_ms(began)))
+            self._ended(conclude_exception(call, exception, since_ms(began)))
             return
         finally:
             running_call.reset(entered)
-        duration_ms = _since_ms(began)
+        duration_ms = since_ms(began)
         if fault is not None or call.slot_index in self._again or call.has_context:
             self._record(Completion(call, Ending.ENDED, outcome, None, duration_ms), outcome)
             return

@@ -7,8 +7,8 @@ from flink_agents.durable.slots import Slot
 from flink_agents.errors import CallTimeout, Interrupted
 from flink_agents.options import Execution
 from flink_agents.retry import next_wait_ms
-from flink_agents.scheduler.call import Completion, Ending, RunningCall
-from flink_agents.scheduler.calls import UNPREPARED, ActionCalls
+from flink_agents.scheduler.call import UNPREPARED, Completion, Ending, RunningCall
+from flink_agents.scheduler.calls import ActionCalls
 from flink_agents.scheduler.handles import CallOutcome, SleepFuture, Wait
 from flink_agents.scheduler.timers import Due, Timer
 
@@ -97,12 +97,9 @@ class TimedCalls(ActionCalls):
         """
         services = self._services
         running = [call for index in overdue if (call := self._running.get(index)) is not None]
-        queued = {index: call for index in overdue if (call := self._queued.pop(index, None)) is not None}
-        for call in queued.values():
-            call.fence()
-            call.forestall()
-            services.admission.forget(call)
-            services.counters.inc("queued", -1)
+        for index in overdue:
+            if (waiting := self._queued.get(index)) is not None:
+                self._unqueue(waiting)
         for call in running:
             call.expired = True
         for call in running:

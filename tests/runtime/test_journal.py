@@ -11,10 +11,10 @@ import pytest
 from flink_agents.durable.journal.rows import CallFilter
 from flink_agents.durable.journal.sqlite import SqliteJournal
 from flink_agents.errors import JournalLost
-from flink_agents.options import Limits, Mode, OnInterrupt, ToolCallOptions
+from flink_agents.options import Limits, Mode, OnInterrupt, ToolCallOptions, WorkerOptions
 from flink_agents.scheduler.call_journal import NOT_STARTED
 from flink_agents.scheduler.tool_context import current_tool_context
-from flink_agents.testing import ControlledTool, Harness, tool_request
+from flink_agents.testing import ControlledTool, Harness, HeldCall, tool_request
 from flink_agents.tools.registry import FunctionDeclaration
 
 BOTH_MODES = pytest.mark.parametrize("mode", [Mode.PARALLEL, Mode.SEQUENTIAL])
@@ -51,6 +51,46 @@ def test_what_finished_after_the_checkpoint_runs_again_only_without_a_journal(
         assert [result["value"] for result in harness.results()] == ["finished", "finished"]
         assert harness.results()[0]["replayed"] is with_journal
         assert harness.statistics["replayed"] == int(with_journal)
+
+
+@pytest.mark.rule(15)
+@pytest.mark.parametrize("freed", ["late", "before the look-up", "after the look-up"])
+def test_a_recorded_call_needs_no_free_worker_after_a_restore(journal: SqliteJournal, freed: str) -> None:
+    quick, slow = ControlledTool("quick", max_concurrent=1), ControlledTool("slow")
+    with Harness([quick, slow], journal=journal, workers=WorkerOptions(threads=2)) as harness:
+        harness.send(tool_request("k", ("quick", {}), ("slow", {"n": 1}), ("slow", {"n": 2}), ("quick", {"again": 1})))
+        harness.run()
+        quick.running[0].succeed("recorded")
+        harness.run()
+        # The threads of the first life are still busy with what it began.
+        dead = list(slow.running + quick.running)
+        assert len(dead) == 2
+        harness.crash()
+
+        def end(bodies: list[HeldCall]) -> None:
+            for body in bodies:
+                body.succeed("first life")
+
+        if freed == "before the look-up":
+            end(dead)
+            harness._settle_once()
+        harness._commit()
+        if freed == "after the look-up":
+            end(dead)
+        harness.run()
+        if freed == "late":
+            assert harness.slots("k")["1/0"]["s"] == "succeeded"
+            assert len(quick.begun + slow.begun) == 3
+            assert harness.subtask._admission.waiting == 3
+            end(dead)
+            harness.run()
+        while live := [body for body in slow.running + quick.running if body.call.attempt is harness.attempt]:
+            live[0].succeed("second life")
+            harness.run()
+        assert [body.arguments for body in quick.begun].count({}) == 1
+        assert [harness.results()[0][name] for name in ("value", "attempts", "replayed")] == ["recorded", 1, True]
+        assert harness.subtask._admission.waiting == harness.workers.threads.used == 0
+        assert [gate.running for gate in harness.subtask._admission._gates.values()] == [0, 0]
 
 
 @pytest.mark.rule(24)
