@@ -30,7 +30,7 @@ from flink_agents.scheduler.services import Services
 from flink_agents.scheduler.timers import Due, Timers
 from flink_agents.scheduler.tool_context import Origin, running_call
 
-__all__ = ["ActionCalls"]
+__all__ = ["UNPREPARED", "ActionCalls"]
 
 _STRAYS = "more thread bodies outlived their time-outs than workers.max_strays replaces: none begins until some return"
 _NOT_BEGUN = "the deadline of its batch passed before it began"
