@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import re
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from flink_agents.durable.journal.sqlite import SqliteJournal
 from flink_agents.durable.store import StateName, WriteBehind
+from flink_agents.errors import StateFormat
 from flink_agents.options import Limits, Mode, ToolCallOptions, WorkerOptions
 from flink_agents.runtime.turn import Turn
 from flink_agents.testing import ControlledTool, Harness, tool_request
@@ -88,18 +90,19 @@ def test_no_response_before_the_last_call_settled() -> None:
 @pytest.mark.rule(1, 5)
 def test_rejects_and_responses_add_up_to_the_input() -> None:
     with Harness([add]) as harness:
-        harness.send(
+        wrong: list[str | dict[str, Any]] = [
             "not json",
             {"tool_calls": []},
             {"key": "k"},
             {"key": "k", "tool_calls": [{"function": {"arguments": {}}}]},
-            tool_request("k", ("add", {"a": 1, "b": 1})),
-            tool_request("k"),
-        )
+        ]
+        harness.send(*wrong, tool_request("k", ("add", {"a": 1, "b": 1})), tool_request("k"))
         harness.run()
         assert len(harness.rejects) == 4
         assert len(harness.responses) == 2
-        assert all(reject["reason"] and "record" in reject for reject in harness.rejects)
+        assert all(reject["reason"] for reject in harness.rejects)
+        records = [wrong[0], *(json.dumps(record, separators=(",", ":")) for record in wrong[1:])]
+        assert [reject["record"] for reject in harness.rejects] == records
         assert harness.statistics["reject"] == 4
         assert harness.statistics["response"] == 2
         assert harness.head("k") == {"v": 1, "next": 3, "answered": 2, "active": None}
@@ -480,3 +483,24 @@ def test_a_wake_up_for_nothing_changes_nothing() -> None:
             writes, responses = harness.backend.writes, harness.responses
             harness._wake(f'"{key}"')
             assert (harness.backend.writes, harness.responses) == (writes, responses)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"v":2,"r":{}}', 'request 1 of key "k" has format version 2, this release reads 1'),
+        ("junk", 'request 1 of key "k" cannot be read from state: '),
+        ('{"v":1}', 'request 1 of key "k" cannot be read from state: '),
+        ('{"v":1,"r":{"key":"k"}}', 'request 1 of key "k" cannot be read from state: '),
+    ],
+)
+def test_a_stored_request_that_cannot_be_read_is_a_fault_that_names_it(text: str, message: str) -> None:
+    held = ControlledTool("held")
+    with Harness([held]) as harness:
+        harness.send(tool_request("k", ("held", {})))
+        harness.run()
+        harness.backend.current_key = '"k"'
+        harness.backend.put(StateName.REQUESTS, "1", text)
+        harness.checkpoint()
+        with pytest.raises(StateFormat, match=f"^{re.escape(message)}"):
+            harness.crash()

@@ -18,8 +18,8 @@ from types import SimpleNamespace
 import pytest
 
 from flink_agents.durable.journal import sqlite
-from flink_agents.durable.journal.operations import Finish, LookUp, Start
-from flink_agents.durable.journal.rows import CallKey, RunRow, StartAnswer, StartStatus
+from flink_agents.durable.journal.operations import Finish, LookUp, PutRequest, Start
+from flink_agents.durable.journal.rows import CallKey, RequestRow, RunRow, StartAnswer, StartStatus
 from flink_agents.durable.journal.sqlite import SqliteJournal
 from flink_agents.durable.journal.writer import JournalWriter
 from flink_agents.durable.outcome import Succeeded
@@ -110,7 +110,10 @@ def test_a_newer_format_is_refused(path: Path) -> None:
     with opened(path) as journal:
         assert journal._writer is not None
         journal._writer.execute("INSERT INTO journal_format VALUES (2)")
-    with pytest.raises(JournalFormat, match="has format 2, this release reads up to 1"), opened(path):
+    with (
+        pytest.raises(JournalFormat, match=f"^the journal {path} has format 2, this release reads up to 1"),
+        opened(path),
+    ):
         pass
 
 
@@ -256,6 +259,27 @@ def test_a_batch_that_fails_leaves_nothing(path: Path, call_of: CallOf) -> None:
         assert list(journal.calls()) == []
         journal.apply([finish(call_of(0))])
         assert recorded(journal, call_of(0))
+
+
+def test_a_batch_that_fails_on_its_second_way_leaves_nothing(
+    path: Path, call_of: CallOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(path) as journal:
+        journal.apply([finish(call_of(0))])
+        request = PutRequest(RequestRow("run-1", '"k"', 1, "a", "d"))
+        batch = [request, finish(call_of(0)), finish(call_of(1))]
+        with monkeypatch.context() as patch, pytest.raises(JournalUnavailable):
+            # One outcome is known, so the batch is not done at once but operation by operation.
+            patch.setattr(SqliteJournal, "_apply", raising)
+            journal.apply(batch)
+        assert not recorded(journal, call_of(1))
+        assert journal.requests_from("run-1", '"k"', 1) == []
+        assert journal.apply(batch)[0] == request.request
+        assert recorded(journal, call_of(1))
+
+
+def raising(*_: object) -> None:
+    raise JournalUnavailable("not now")
 
 
 def test_a_look_at_what_a_crash_left_changes_nothing(path: Path, tmp_path: Path) -> None:

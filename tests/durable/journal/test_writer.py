@@ -206,7 +206,7 @@ def test_a_batch_is_bounded_in_bytes_too(script: ScriptedJournal, answers: Answe
 
 @pytest.mark.rule(24)
 def test_the_same_batch_is_tried_again_while_the_journal_is_away(
-    script: ScriptedJournal, answers: Answers, call_of: CallOf
+    script: ScriptedJournal, answers: Answers, call_of: CallOf, caplog: pytest.LogCaptureFixture
 ) -> None:
     script.planned = [JournalUnavailable("down"), JournalUnavailable("down"), None]
     writer = JournalWriter(script)
@@ -218,6 +218,7 @@ def test_the_same_batch_is_tried_again_while_the_journal_is_away(
     assert script.batches == [first, first, first, second]
     assert answers.lost() == set()
     assert writer.statistics().retries == 2
+    assert [record.getMessage() for record in caplog.records] == ["1 operations wait for the journal: down"] * 2
 
 
 @pytest.mark.rule(24)
@@ -397,7 +398,9 @@ def test_an_error_of_its_own_neither_ends_the_writer_nor_is_repeated_at_once(
     assert script.prunes.wait(DEADLINE_S)
     assert time.monotonic() - began >= 4 * 0.05
     assert script.pruned[0] == (50_000, 1_000, 500)
-    assert caplog.text.count("the journal's writer goes on after an error of its own") == 3
+    assert [record.getMessage() for record in caplog.records] == [
+        "the journal's writer goes on after an error of its own"
+    ] * 3
     writer.submit(look_up(call_of, 0), answers.take(0))
     assert answers.wait(1) == {0: 0}
 
