@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import pytest
 
 from flink_agents.durable.journal import sqlite
-from flink_agents.durable.journal.operations import Finish, LookUp, PutRequest, Start
+from flink_agents.durable.journal.operations import Finish, LookUp, Operation, PutRequest, Start
 from flink_agents.durable.journal.rows import CallKey, RequestRow, RunRow, StartAnswer, StartStatus
 from flink_agents.durable.journal.sqlite import SqliteJournal
 from flink_agents.durable.journal.writer import JournalWriter
@@ -267,11 +267,12 @@ def test_a_batch_that_fails_on_its_second_way_leaves_nothing(
     with opened(path) as journal:
         journal.apply([finish(call_of(0))])
         request = PutRequest(RequestRow("run-1", '"k"', 1, "a", "d"))
-        batch = [request, finish(call_of(0)), finish(call_of(1))]
-        with monkeypatch.context() as patch, pytest.raises(JournalUnavailable):
+        batch: list[Operation] = [request, finish(call_of(0)), finish(call_of(1))]
+        with monkeypatch.context() as patch:
             # One outcome is known, so the batch is not done at once but operation by operation.
             patch.setattr(SqliteJournal, "_apply", raising)
-            journal.apply(batch)
+            with pytest.raises(JournalUnavailable):
+                journal.apply(batch)
         assert not recorded(journal, call_of(1))
         assert journal.requests_from("run-1", '"k"', 1) == []
         assert journal.apply(batch)[0] == request.request
