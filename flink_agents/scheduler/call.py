@@ -311,7 +311,7 @@ class Ending(Enum):
 
 
 class Completion(NamedTuple):
-    """How a body ended. ``outcome`` is set for ``ENDED`` and ``RETRY``, ``exception`` for fatal ends and interruptions.
+    """How a body ended. ``outcome`` is set for ``ENDED`` and ``RETRY``, ``exception`` for fatal ends and cancellations.
 
     ``recorded`` says that the outcome was in the journal before this attempt had one; ``attempts`` then counts the
     bodies it took. ``retry_ms`` is the wait before the next body, for ``RETRY``.
@@ -339,8 +339,9 @@ def is_interruption(exception: BaseException, *, asked: bool) -> bool:
 
 def says_cancelled(completion: Completion) -> bool:
     """Whether a body ended by a cancellation, also where a worker called that an ordinary failure."""
-    outcome = completion.outcome
-    exception = outcome.exception if type(outcome) is Failed else completion.exception
+    outcome, exception = completion.outcome, completion.exception
+    if exception is None and type(outcome) is Failed:
+        exception = outcome.exception
     return exception is not None and is_cancellation(exception)
 
 
@@ -384,7 +385,9 @@ def conclude_exception(call: RunningCall, exception: BaseException, duration_ms:
     failed = Failed.of(exception, call.attempt.secrets)
     wait_ms = next_wait_ms(call.terms.retry, exception, call.failed + 1)
     if wait_ms is None or call.expired:
-        return Completion(call, Ending.ENDED, failed, None, duration_ms)
+        # An outcome does not keep an exception that tells a secret.
+        cancelled = exception if is_cancellation(exception) else None
+        return Completion(call, Ending.ENDED, failed, cancelled, duration_ms)
     return Completion(call, Ending.RETRY, failed, None, duration_ms, retry_ms=wait_ms)
 
 

@@ -12,6 +12,7 @@ import pytest
 from flink_agents.durable.journal.rows import CallFilter
 from flink_agents.durable.journal.sqlite import SqliteJournal
 from flink_agents.options import OnInterrupt, ToolCallOptions, WorkerOptions
+from flink_agents.redaction import Redaction
 from flink_agents.scheduler.call_journal import NOT_STARTED
 from flink_agents.scheduler.tool_context import current_tool_context
 from flink_agents.testing import ControlledTool, Harness, tool_request
@@ -303,3 +304,17 @@ def test_a_body_that_a_reconciler_lets_begin_has_a_timeout_of_its_own_and_may_be
     assert "the attempt ran longer" in result["error"]["message"]
     assert harness.workers.threads.strays == harness.counters.counts["strays"] == 1
     go_on.set()
+
+
+@pytest.mark.rule(39)
+def test_a_cancellation_that_tells_a_secret_is_still_one_once_the_time_is_over(
+    maybe_journal: SqliteJournal | None, between_sweep_and_finish: Any
+) -> None:
+    held = ControlledTool("held", timeout_ms=100)
+    with Harness([held], journal=maybe_journal, fault=between_sweep_and_finish) as harness:
+        harness.attempt.secrets = Redaction(["hunter22"])
+        harness.send(tool_request("k", ("held", {})))
+        harness.run()
+        between_sweep_and_finish.do = lambda: held.running[0].fail(asyncio.CancelledError("stopped with hunter22"))
+        harness.advance(100)
+        assert kinds(harness) == ["timeout"]
