@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, Sec
 from pydantic_core import PydanticCustomError
 
 from flink_agents.options import Rate
-from flink_agents.units import UnitError, format_duration, parse_duration, parse_rate, parse_size
+from flink_agents.units import UnitError, format_size, parse_duration, parse_rate, parse_size
 
 __all__ = [
     "FOLDER",
@@ -91,10 +91,10 @@ def not_truth(value: Any) -> Any:
 def at_least(minimum: str | int) -> AfterValidator:
     """Return a validator that refuses what is below ``minimum``, in the unit a user would write."""
     bound = parse_duration(minimum) if isinstance(minimum, str) else minimum
+    shown = format_size(minimum) if isinstance(minimum, int) and minimum >= 1024 else minimum
 
     def check(value: int) -> int:
         if value < bound:
-            shown = format_duration(bound) if isinstance(minimum, str) else bound
             raise fail("is too small", f"at least {shown}")
         return value
 

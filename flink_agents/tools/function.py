@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar, cast, overload
@@ -32,13 +32,13 @@ from typing import Any, TypeVar, cast, overload
 from pydantic import SecretStr, ValidationError
 from typing_extensions import Unpack
 
-from flink_agents.errors import InjectionFailed, InvalidArguments, InvalidInput
+from flink_agents.errors import InjectionFailed, InvalidArguments, InvalidInput, InvalidOption
 from flink_agents.tools.base import Body, Tool
 from flink_agents.tools.contextual import with_context
 from flink_agents.tools.injection import NEEDS_SECRET_TYPE, read_injections
 from flink_agents.tools.interruption import Interruption, choose_interruption, reconcile_by_name
 from flink_agents.tools.options import CallOptions, OptionKeywords, stated_by
-from flink_agents.tools.refusal import json_type, refusal
+from flink_agents.tools.refusal import json_type, nearest, refusal
 from flink_agents.tools.signature import Signature, describe, explain, read_signature, underlying
 from flink_agents.tools.specification import checked_name, own_copy, specify
 
@@ -94,8 +94,15 @@ def tool(function: Any = None, /, **options: Any) -> Any:
             request's key. A value of the environment is a ``pydantic.SecretStr``.
 
     Raises:
-        TypeError: for an option that does not exist.
+        InvalidOption: for an option that does not exist.
     """
+    known = [field.name for field in fields(ToolOptions)]
+    for option in options:
+        if option not in known:
+            meant = nearest(option, known)
+            told = f"did you mean {meant!r}?" if meant else f"it takes {', '.join(known)}"
+            msg = f"@tool has no option {option!r}; {told}"
+            raise InvalidOption(msg, option)
     declared = ToolOptions(**options)
 
     def mark(target: F) -> F:

@@ -154,6 +154,7 @@ KINDS = "'process', 'python', 'jshell', 'none' or 'provider'"
             "execute.folder: got text 'tmp'; expected an absolute path such as",
         ),
         ("{type: process, memory: 5}", "tools.0.execute.memory"),
+        ("{type: process, memory: 1KiB}", "tools.0.execute.memory: is too small; expected at least 1MiB"),
         ("{type: provider, class: 'sandboxes:Sandbx'}", "did you mean 'Sandbox'?"),
         (
             "{type: provider, class: 'sandboxes:Other'}",

@@ -11,7 +11,7 @@ import pytest
 from pydantic import Field
 from typing_extensions import TypedDict, Unpack
 
-from flink_agents.errors import InvalidArguments, InvalidInput
+from flink_agents.errors import InvalidArguments, InvalidInput, InvalidOption
 from flink_agents.options import Execution
 from flink_agents.tools import FunctionTool, tool
 
@@ -229,8 +229,12 @@ def test_explicit_options_win_over_the_decorator() -> None:
 
 
 def test_unknown_option_of_the_decorator() -> None:
-    with pytest.raises(TypeError, match="nmae"):
+    with pytest.raises(InvalidOption, match="@tool has no option 'nmae'; did you mean 'name'\\?"):
         tool(nmae="x")  # type: ignore[call-overload]
+    with pytest.raises(
+        InvalidOption, match=r"has no option 'colour'; it takes execution, max_concurrent, .*, name, desc"
+    ):
+        tool(colour="x")  # type: ignore[call-overload]
 
 
 def test_a_tool_survives_pickling_and_still_validates() -> None:
