@@ -105,10 +105,15 @@ class ActionContext:
         awaited. The built-in action passes arguments that nothing changes any more; of a user's, they are copied here.
 
         Raises:
+            HandleMisuse: for a name that is no text.
             Unserializable: for arguments that cannot be recorded.
         """
         if self._created is None:
             return ToolCallFuture(self._parts, self, self._run, name, position, arguments, call_id)
+        given: Any = name
+        if not isinstance(given, str):
+            msg = f"call_tool takes the name of a tool and its arguments, as in call_tool('find', {{}}), not {given!r}"
+            raise HandleMisuse(msg)
         return self._note(ToolCallFuture(self._parts, self, self._run, name, position, _own(arguments), call_id))
 
     def durable_execute(

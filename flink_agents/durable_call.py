@@ -17,7 +17,7 @@ from flink_agents.scheduler.handles import DurableFuture
 from flink_agents.tools.callables import is_async
 from flink_agents.tools.options import CallOptions, Retry
 from flink_agents.tools.timing import read_timing
-from flink_agents.units import UnitError, parse_duration
+from flink_agents.units import MAX_DURATION_MS, UnitError, parse_duration
 
 __all__ = ["CallSettings", "DurableCall", "Seconds", "milliseconds"]
 
@@ -33,18 +33,21 @@ def milliseconds(name: str, span: Seconds) -> int:
     Raises:
         HandleMisuse: if it is none, or negative; ``name`` says which one.
     """
-    try:
-        if isinstance(span, str):
-            ms = parse_duration(span)
-        else:
-            ms = round((span.total_seconds() if isinstance(span, timedelta) else span) * 1000)
-    except (UnitError, ValueError, TypeError, OverflowError) as error:
-        msg = f"{name}: {error}"
-        raise HandleMisuse(msg) from error
-    if ms < 0:
-        msg = f"{name} is seconds as a number, a timedelta, or text such as '5s', and not negative: {span!r}"
+    if isinstance(span, str):
+        try:
+            return parse_duration(span)
+        except UnitError as error:
+            hint = f"; did you mean {error.hint!r}?" if error.hint else ""
+            msg = f"{name}: {error}; expected {error.expected}{hint}"
+            raise HandleMisuse(msg) from error
+    seconds: Any = span.total_seconds() if isinstance(span, timedelta) else span
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds * 1000 <= MAX_DURATION_MS:
+        msg = (
+            f"{name} is seconds as a number, a timedelta, or text such as '5s', not negative and at most 100 years: "
+            f"not {span!r}"
+        )
         raise HandleMisuse(msg)
-    return ms
+    return round(seconds * 1000)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flink_agents import ActionContext, Agent, InputEvent, OutputEvent
+from flink_agents.errors import HandleMisuse
 from flink_agents.testing import Harness
 
 Scenario = Callable[[Any, ActionContext], Awaitable[Any]]
@@ -194,3 +195,37 @@ def test_a_context_of_an_action_that_has_ended_is_of_no_use(use: int) -> None:
         kept, refused = harness.responses
         assert kept["output"] == "kept"
         assert "belongs to an action that has ended" in refused["error"]["message"]
+
+
+def _gather(max_in_flight: Any) -> Callable[[ActionContext], Any]:
+    return lambda ctx: ctx.gather(ctx.completed(1), max_in_flight=max_in_flight)
+
+
+NUMBER: Any = 5
+NOTHING: Any = None
+SPAN = "sleep is seconds as a number, a timedelta, or text such as '5s', not negative and at most 100 years: not "
+WRONG_ARGUMENTS: list[tuple[Callable[[ActionContext], Any], str]] = [
+    (lambda ctx: ctx.call_tool(NUMBER, {}), "call_tool takes the name of a tool and its arguments, as in .*, not 5"),
+    (_gather("3"), "max_in_flight must be a whole number of at least 1, not '3'"),
+    (_gather(1.5), "max_in_flight must be a whole number of at least 1, not 1.5"),
+    (_gather(True), "max_in_flight must be a whole number of at least 1, not True"),
+    (_gather(0), "max_in_flight must be a whole number of at least 1, not 0"),
+    (lambda ctx: ctx.gather(ctx.completed(1), timeout=1e20), "timeout is seconds as a number, "),
+    (lambda ctx: ctx.sleep(float("nan")), SPAN + "nan"),
+    (lambda ctx: ctx.sleep(float("inf")), SPAN + "inf"),
+    (lambda ctx: ctx.sleep(NOTHING), SPAN + "None"),
+    (lambda ctx: ctx.sleep(True), SPAN + "True"),
+    (lambda ctx: ctx.sleep(-1), SPAN + "-1"),
+    (lambda ctx: ctx.sleep("5"), "sleep: no unit in '5'; expected a duration such as 200ms, .*; did you mean '5s'"),
+]
+
+
+@pytest.mark.parametrize(("misuse", "told"), WRONG_ARGUMENTS, ids=range(len(WRONG_ARGUMENTS)))
+def test_a_wrong_argument_is_refused_where_it_is_written(misuse: Callable[[ActionContext], Any], told: str) -> None:
+    async def scenario(_: Any, ctx: ActionContext) -> str:
+        with pytest.raises(HandleMisuse, match=told):
+            misuse(ctx)
+        return "refused"
+
+    with run(acting(scenario)) as harness:
+        assert harness.responses[0]["output"] == "refused"

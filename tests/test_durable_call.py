@@ -6,7 +6,7 @@ import functools
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -130,12 +130,15 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"id": 7}, "id names the call"),
     ({"timeout": -1}, "timeout is seconds"),
     ({"timeout": "5 parsecs"}, "timeout:"),
+    ({"timeout": 1e20}, "timeout is seconds as a number, .* at most 100 years: not 1e\\+20"),
+    ({"deadline": timedelta(days=40_000)}, "deadline is seconds"),
+    ({"timeout": 0.0001}, "^tests.*add: timeout must be at least 1ms, not 0ms"),
     ({"timeout": 5, "deadline": 2}, "deadline"),
     ({"execution": "process"}, "execution must be one of thread, async, inline"),
     ({"execution": "async"}, "is no coroutine function"),
     ({"function": add_later, "execution": "thread"}, "is a coroutine function"),
-    ({"execution": "inline", "timeout": 1}, "timeout"),
-    ({"retry": "often"}, "retry"),
+    ({"execution": "inline", "timeout": 1}, "add: timeout: nothing can stop the task thread, on which inline calls"),
+    ({"retry": "often"}, "^[a-z_.]*add: retry must be a RetryPolicy or a mapping"),
     ({"reconcile": add}, "reconcile needs a journal"),
     ({"reconcile": 7}, "reconcile"),
     ({"prepare": 7}, "prepare must be a function, not 7"),

@@ -362,8 +362,8 @@ class GatherFuture(AsyncFuture[list[CallOutcome]]):
     __slots__ = ("_handles", "_max_in_flight", "_timeout_ms")
 
     def __init__(self, handles: Sequence[Any], max_in_flight: int, timeout_ms: int | None = None) -> None:
-        if max_in_flight < 1:
-            msg = f"max_in_flight must be at least 1, not {max_in_flight}"
+        if type(max_in_flight) is not int or max_in_flight < 1:
+            msg = f"max_in_flight must be a whole number of at least 1, not {max_in_flight!r}"
             raise HandleMisuse(msg)
         for position, handle in enumerate(handles):
             if not isinstance(handle, AsyncFuture):

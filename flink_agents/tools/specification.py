@@ -53,7 +53,7 @@ def specify(
         InvalidInput: for an option that is wrong in itself or does not go with another one.
     """
     execution = choose_execution(name, function, options.execution)
-    timing = read_timing(name, options, execution, search_path)
+    timing = read_timing(f"tool {name!r}", options, execution, search_path)
     return ToolSpec(
         name=name,
         description=description,

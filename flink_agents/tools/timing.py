@@ -32,128 +32,130 @@ class Timing:
 
 
 def read_timing(
-    tool: str, options: CallOptions, execution: Execution, search_path: Sequence[str | Path] = ()
+    owner: str, options: CallOptions, execution: Execution, search_path: Sequence[str | Path] = ()
 ) -> Timing:
-    """Return the options of time and rate in the engine's units; ``search_path`` is for the classes under ``retry.on``.
+    """Return the options of time and rate in the engine's units.
+
+    ``owner`` is whose they are, for messages; ``search_path`` is for the classes under ``retry.on``.
 
     Raises:
         InvalidInput: for a wrong unit or number, a class that is no exception or cannot be imported, a deadline below
             the time-out, a time-out of an inline tool.
     """
-    timeout_ms = _duration(tool, "timeout", options.timeout)
-    deadline_ms = _duration(tool, "deadline", options.deadline)
+    timeout_ms = _duration(owner, "timeout", options.timeout)
+    deadline_ms = _duration(owner, "deadline", options.deadline)
     if timeout_ms is not None and execution is Execution.INLINE:
-        msg = f"tool {tool!r}: timeout: nothing can stop the task thread, on which an inline tool runs"
+        msg = f"{owner}: timeout: nothing can stop the task thread, on which inline calls run"
         raise InvalidOption(msg, "timeout", "execution")
     if timeout_ms is not None and deadline_ms is not None and deadline_ms < timeout_ms:
         msg = (
-            f"tool {tool!r}: deadline bounds the call with all its attempts, so {format_duration(deadline_ms)} cannot "
+            f"{owner}: deadline bounds the call with all its attempts, so {format_duration(deadline_ms)} cannot "
             f"be below the timeout of one attempt, {format_duration(timeout_ms)}"
         )
         raise InvalidOption(msg, "deadline", "timeout")
-    return Timing(timeout_ms, deadline_ms, _retry(tool, options.retry, search_path), _rate(tool, options.rate))
+    return Timing(timeout_ms, deadline_ms, _retry(owner, options.retry, search_path), _rate(owner, options.rate))
 
 
-def _duration(tool: str, name: str, given: Any, least_ms: int = 1) -> int | None:
+def _duration(owner: str, name: str, given: Any, least_ms: int = 1) -> int | None:
     if given is None:
         return None
     if isinstance(given, timedelta):
         ms, rest = divmod(given, timedelta(milliseconds=1))
         if rest or ms > MAX_DURATION_MS:
-            msg = f"tool {tool!r}: {name}: {given!r} is not a whole number of milliseconds up to 100 years"
+            msg = f"{owner}: {name}: {given!r} is not a whole number of milliseconds up to 100 years"
             raise InvalidOption(msg, name)
     else:
         try:
             ms = parse_duration(given)
         except UnitError as error:
-            raise InvalidOption(_unit_message(tool, name, error), name) from error
+            raise InvalidOption(_unit_message(owner, name, error), name) from error
     if ms < least_ms:
-        msg = f"tool {tool!r}: {name} must be at least {least_ms}ms, not {ms}ms"
+        msg = f"{owner}: {name} must be at least {least_ms}ms, not {ms}ms"
         raise InvalidOption(msg, name)
     return ms
 
 
-def _rate(tool: str, given: Any) -> Rate | None:
+def _rate(owner: str, given: Any) -> Rate | None:
     if given is None:
         return None
     if isinstance(given, Rate):
         if not (type(given.count) is type(given.per_ms) is int and given.count >= 1 and given.per_ms >= 1):
-            msg = f"tool {tool!r}: rate: {given!r}: both numbers must be whole and at least 1"
+            msg = f"{owner}: rate: {given!r}: both numbers must be whole and at least 1"
             raise InvalidOption(msg, "rate")
         return given
     try:
         return parse_rate(given)
     except UnitError as error:
-        raise InvalidOption(_unit_message(tool, "rate", error), "rate") from error
+        raise InvalidOption(_unit_message(owner, "rate", error), "rate") from error
 
 
-def _unit_message(tool: str, name: str, error: UnitError) -> str:
+def _unit_message(owner: str, name: str, error: UnitError) -> str:
     hint = f"; did you mean {error.hint!r}?" if error.hint else ""
-    return f"tool {tool!r}: {name}: {error}; expected {error.expected}{hint}"
+    return f"{owner}: {name}: {error}; expected {error.expected}{hint}"
 
 
-def _retry(tool: str, given: Any, search_path: Sequence[str | Path]) -> RetryPolicy | None:
+def _retry(owner: str, given: Any, search_path: Sequence[str | Path]) -> RetryPolicy | None:
     if given is None:
         return None
     if isinstance(given, Mapping):
-        given = _policy(tool, given)
+        given = _policy(owner, given)
     if not isinstance(given, RetryPolicy):
-        msg = f"tool {tool!r}: retry must be a RetryPolicy or a mapping such as {{'attempts': 3}}, not {given!r}"
+        msg = f"{owner}: retry must be a RetryPolicy or a mapping such as {{'attempts': 3}}, not {given!r}"
         raise InvalidOption(msg, "retry")
     if given.on is None:
         return given
-    return replace(given, on=tuple(_exceptions(tool, given.on, search_path)))
+    return replace(given, on=tuple(_exceptions(owner, given.on, search_path)))
 
 
-def _policy(tool: str, given: Mapping[str, Any]) -> RetryPolicy:
+def _policy(owner: str, given: Mapping[str, Any]) -> RetryPolicy:
     for name in given:
         if name not in RETRY_KEYS:
             meant = nearest(str(name), RETRY_KEYS)
-            msg = f"tool {tool!r}: retry has no {name!r}; " + (
+            msg = f"{owner}: retry has no {name!r}; " + (
                 f"did you mean {meant!r}?" if meant else f"it takes {', '.join(RETRY_KEYS)}"
             )
             raise InvalidOption(msg, "retry")
     if given.get("attempts") is None:
-        msg = f"tool {tool!r}: retry needs attempts, the number of bodies with the first one"
+        msg = f"{owner}: retry needs attempts, the number of bodies with the first one"
         raise InvalidOption(msg, "retry")
     usual = RetryPolicy()
-    initial_ms = _duration(tool, "retry.initial", given.get("initial"), 0)
+    initial_ms = _duration(owner, "retry.initial", given.get("initial"), 0)
     initial_ms = usual.initial_ms if initial_ms is None else initial_ms
-    max_ms = _duration(tool, "retry.max", given.get("max"), 0)
+    max_ms = _duration(owner, "retry.max", given.get("max"), 0)
     try:
         return RetryPolicy(
-            attempts=_number(tool, "attempts", given["attempts"], int),
+            attempts=_number(owner, "attempts", given["attempts"], int),
             initial_ms=initial_ms,
-            multiplier=_number(tool, "multiplier", given.get("multiplier", usual.multiplier), int, float),
+            multiplier=_number(owner, "multiplier", given.get("multiplier", usual.multiplier), int, float),
             max_ms=max(usual.max_ms, initial_ms) if max_ms is None else max_ms,
-            jitter=_number(tool, "jitter", given.get("jitter", usual.jitter), int, float),
+            jitter=_number(owner, "jitter", given.get("jitter", usual.jitter), int, float),
             on=given.get("on"),
         )
     except InvalidOption:
         raise
     except InvalidInput as error:
-        msg = f"tool {tool!r}: {error}"
+        msg = f"{owner}: {error}"
         raise InvalidOption(msg, "retry") from error
 
 
-def _number(tool: str, name: str, value: Any, *types: type) -> Any:
+def _number(owner: str, name: str, value: Any, *types: type) -> Any:
     # Neither true for 1, nor a number that compares with nothing.
     if type(value) not in types or value != value:
         what = "number" if float in types else "whole number"
-        msg = f"tool {tool!r}: retry.{name} must be a {what}, not {value!r}"
+        msg = f"{owner}: retry.{name} must be a {what}, not {value!r}"
         raise InvalidOption(msg, "retry")
     return value
 
 
-def _exceptions(tool: str, given: Any, search_path: Sequence[str | Path]) -> Iterator[type[BaseException]]:
+def _exceptions(owner: str, given: Any, search_path: Sequence[str | Path]) -> Iterator[type[BaseException]]:
     if not isinstance(given, (list, tuple)):
-        msg = f"tool {tool!r}: retry.on must be a list of exceptions, not {given!r}"
+        msg = f"{owner}: retry.on must be a list of exceptions, not {given!r}"
         raise InvalidOption(msg, "retry")
     for index, entry in enumerate(given):
         try:
             yield resolve_exception(entry, search_path) if isinstance(entry, str) else _exception(entry)
         except InvalidInput as error:
-            msg = f"tool {tool!r}: retry.on: {error}"
+            msg = f"{owner}: retry.on: {error}"
             raise InvalidOption(msg, f"retry.on.{index}") from error
 
 
