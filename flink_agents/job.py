@@ -6,6 +6,7 @@ Also the entry point for Flink's own command, ``flink run -pym flink_agents.job 
 from __future__ import annotations
 
 import argparse
+import re
 import secrets
 import sys
 import tempfile
@@ -29,7 +30,7 @@ from flink_agents.faults import Fault, no_fault
 from flink_agents.runtime.deployment import SHIPPED, installed_version
 from flink_agents.runtime.job_parameters import RUN_FOLDER_PARAMETER, RUN_ID_PARAMETER, VERSION_PARAMETER
 
-__all__ = ["EXPIRES", "FIXED_JOB_ID", "TOLERABLE", "build", "flink_options", "main", "ship"]
+__all__ = ["EXPIRES", "FIXED_JOB_ID", "TOLERABLE", "build", "flink_options", "main", "refused_option", "ship"]
 
 FIXED_JOB_ID = "$internal.pipeline.job-id"
 """Flink's own option for the id that a job is to get, in hexadecimal."""
@@ -64,6 +65,25 @@ def build(env: Any, prepared: PreparedJob, run: Run, *, marked_prints: bool = Fa
     _write(streams.responses, config.sink, "responses", marked_prints)
     _write(streams.rejects, config.rejects, "rejects", marked_prints)
     write_jsonl_each_checkpoint(streams.statistics, run.statistics, name="statistics")
+
+
+_UNREADABLE = re.compile(
+    r"^(?:the embedded Flink cluster did not start|Flink refused the job): (?:[\w.]+: )?"
+    r"Could not parse value '(?P<value>.*)' for key '(?P<key>[^']+)'",
+    re.DOTALL,
+)
+
+
+def refused_option(config: JobConfig, failure: str) -> InvalidInput | None:
+    """Return the error of a value in ``flink.options`` that Flink could not read; None for any other failure.
+
+    ``failure`` is why the cluster did not start or the job was refused: nothing of the job has run.
+    """
+    found = _UNREADABLE.match(failure)
+    if found is None or found["key"] not in config.flink.options:
+        return None
+    place = config.place("flink.options", found["key"])
+    return InvalidInput(f"{place}: flink.options.{found['key']}: Flink cannot read {found['value']!r}")
 
 
 def flink_options(config: JobConfig, run: Run, restore: Path | None = None) -> dict[str, str]:

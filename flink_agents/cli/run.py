@@ -28,6 +28,7 @@ from flink_agents.cluster.snapshots import Snapshot, check, newest
 from flink_agents.config.build import PreparedJob, prepare
 from flink_agents.config.schema import JobConfig, JsonlSink
 from flink_agents.errors import CannotRestore, InvalidInput
+from flink_agents.job import refused_option
 
 __all__ = ["run"]
 
@@ -132,6 +133,8 @@ def _execute(
             run_of_job.put_back(before)
             raise
         run_of_job.ended(outcome.how, str(outcome.snapshot) if outcome.snapshot else None)
+    if outcome.cause is None and (refused := refused_option(config, outcome.failure or "")) is not None:
+        raise refused
     _report(console, config.name, cluster.log_file, outcome)
     if outcome.how is Ending.FINISHED:
         _say(console, _places(config))

@@ -13,7 +13,8 @@ from flink_agents.cli.jobmanager import JobManager, cluster_errors, jobmanager_r
 from flink_agents.cluster.lock import JobLock
 from flink_agents.cluster.submission import Submission, check_cluster
 from flink_agents.config.remote import prepare_for_cluster
-from flink_agents.errors import InvalidInput
+from flink_agents.errors import ClusterFault, InvalidInput
+from flink_agents.job import refused_option
 from flink_agents.units import UnitError, parse_duration
 
 __all__ = ["submit"]
@@ -61,6 +62,10 @@ def submit(
             with JobLock(root / config.name):
                 run, found = submission.choose(savepoint=restored, resume=resume)
                 job_id = submission.submit(run, found)
+        except ClusterFault as error:
+            if (refused := refused_option(config, str(error))) is not None:
+                raise refused from error
+            raise
         except OSError as error:
             place = config.place("flink.checkpoints.directory")
             msg = f"{place}: flink.checkpoints.directory: {root} cannot be used: {error.strerror or error}"

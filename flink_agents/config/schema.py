@@ -466,9 +466,12 @@ class JobConfig(WithJournal):
         """The folder that relative paths start at and in which tool modules are looked up."""
         return self.file.parent
 
-    def place(self, path: str) -> str:
-        """Return where ``path`` (such as ``sink.path``) was written, as ``file:line:column``."""
-        return self._document.place(tuple(path.split("."))).text if self._document else str(self.file)
+    def place(self, path: str, *key: str) -> str:
+        """Return where ``path`` (such as ``sink.path``) was written, as ``file:line:column``.
+
+        ``key`` is below it: one that has dots of its own.
+        """
+        return self._document.place((*path.split("."), *key)).text if self._document else str(self.file)
 
 
 def json_schema() -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import time
@@ -184,6 +185,18 @@ def test_a_port_that_is_taken_is_named(job: Job) -> None:
         code, _ = job.run("--set", f"flink.options={{rest.port: {port}}}")
     assert code == 1
     assert f"Could not start rest endpoint on any port in port range {port}" in job.stderr
+
+
+@pytest.mark.parametrize("name", ["taskmanager.memory.managed.size", "execution.buffer-timeout.interval"])
+def test_an_option_that_flink_cannot_read_is_bad_input(job: Job, name: str) -> None:
+    """The first one is the cluster's, the second one the job's."""
+    job.write(job.request(1, "echo", text="a"), flink={**job.flink, "options": {name: "a lot"}})
+    code, out = job.run("--json")
+    assert (code, out) == (2, [])
+    (told,) = [line for line in job.stderr.splitlines() if "cannot read" in line]
+    assert re.search(rf"job\.yaml:1:\d+: flink\.options\.{re.escape(name)}: Flink cannot read 'a lot'$", told)
+    job.write(job.request(1, "echo", text="a"))
+    assert job.run()[0] == 0, job.stderr
 
 
 def test_bad_input_starts_nothing(job: Job) -> None:
