@@ -73,7 +73,8 @@ def test_every_change_is_written_at_the_end_of_its_turn(stored: Stored) -> None:
     assert stored.restored()[0].status is SlotStatus.RESERVED
     log.start(slot, "attempt", 5)
     stored.sync(log)
-    assert [stored.restored()[0].attempts, stored.restored()[0].started_ms] == [1, 5]
+    begun = stored.restored()[0]
+    assert (begun.attempts, begun.attempt_id, begun.started_ms) == (1, "attempt", 5)
     log.unstart(slot)
     stored.sync(log)
     assert stored.restored()[0].status is SlotStatus.RESERVED

@@ -464,13 +464,38 @@ def test_a_long_queue_that_needs_no_worker_gives_the_task_thread_back_in_between
         assert harness.pending_requests("k") == []
 
 
-def test_a_record_that_was_read_already_is_taken_as_it_was_read() -> None:
-    record = json.dumps(tool_request("k", ("missing", {}), id="read before"))
+@pytest.mark.parametrize("request_id", ["read before", None])
+def test_a_record_that_was_read_already_is_taken_as_it_was_read(request_id: str | None) -> None:
+    request = tool_request("k", ("missing", {}))
+    if request_id is not None:
+        request["id"] = request_id
+    with Harness([add]) as harness:
+        harness.send(request)
+        (expected,) = harness.responses
     with Harness([add]) as harness:
         harness.backend.current_key = '"k"'
-        store = WriteBehind(harness.backend)
-        turn = harness.subtask.intake('"k"', record, store, json.loads(record))
-        assert [json.loads(line)["request_id"] for line in turn.responses] == ["read before"]
+        turn = harness.subtask.intake('"k"', json.dumps(request), WriteBehind(harness.backend), request)
+        assert [json.loads(line) for line in turn.responses] == [expected]
+
+
+def test_an_answered_request_may_leave_the_journal(tmp_path: Path) -> None:
+    with closing(SqliteJournal(tmp_path / "journal.db")) as journal, Harness([add], journal=journal) as harness:
+        harness.send(tool_request("k", ("add", {"a": 1, "b": 2}), id="r1"))
+        harness.run()
+        assert [row.request_id for row in journal.requests_from("run", '"k"', 1)] == ["r1"]
+        journal.prune(10_000, 0)
+        assert journal.requests_from("run", '"k"', 1) == []
+
+
+def test_the_time_that_a_request_took_is_counted() -> None:
+    held = ControlledTool("held")
+    with Harness([held]) as harness:
+        harness.send(tool_request("k", ("held", {})))
+        harness.run()
+        harness.advance(250)
+        held.running[0].succeed(1)
+        harness.run()
+        assert harness.counters.latencies["request_ms"] == [250]
 
 
 @pytest.mark.rule(1)
