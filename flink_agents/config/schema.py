@@ -41,6 +41,7 @@ from flink_agents.options import Execution, InjectFrom, Mode, OnInterrupt, OnMis
 from flink_agents.units import format_duration
 
 __all__ = [
+    "AgentToolConfig",
     "Checkpoints",
     "ClassToolsConfig",
     "ExecuteToolConfig",
@@ -224,6 +225,16 @@ class ExecuteToolConfig(ToolOptions, WithExecute):
     name: ToolName | None = given(None, "Name that a model uses, if it is not `execute`.")
 
 
+class WithTool(Section):
+    """What names a tool."""
+
+    tool: ToolName = Field(description="Name of a tool of the job's `agent`; what is said here overrides its own word.")
+
+
+class AgentToolConfig(ToolOptions, WithTool):
+    """How the calls of one of the agent's tools run."""
+
+
 def _tool_kind(value: Any) -> str | None:
     if isinstance(value, dict):
         if "execute" in value:
@@ -232,13 +243,17 @@ def _tool_kind(value: Any) -> str | None:
             return "<schema>"
         if "class" in value or "cls" in value:
             return "<class>"
-        return "<function>" if "function" in value else None
+        if "function" in value:
+            return "<function>"
+        return "<tool>" if "tool" in value else None
     if isinstance(value, SchemaToolsConfig):
         return "<schema>"
     if isinstance(value, ClassToolsConfig):
         return "<class>"
     if isinstance(value, ExecuteToolConfig):
         return "<execute>"
+    if isinstance(value, AgentToolConfig):
+        return "<tool>"
     return "<function>" if isinstance(value, FunctionToolConfig) else None
 
 
@@ -246,7 +261,8 @@ ToolConfig = Annotated[
     Annotated[FunctionToolConfig, Tag("<function>")]
     | Annotated[SchemaToolsConfig, Tag("<schema>")]
     | Annotated[ClassToolsConfig, Tag("<class>")]
-    | Annotated[ExecuteToolConfig, Tag("<execute>")],
+    | Annotated[ExecuteToolConfig, Tag("<execute>")]
+    | Annotated[AgentToolConfig, Tag("<tool>")],
     Discriminator(_tool_kind),
 ]
 

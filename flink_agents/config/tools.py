@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -17,9 +17,9 @@ from flink_agents.config.execute import OwnExecute, provider_of
 from flink_agents.config.fields import FOLDER, ConfigKey, ConfigValue, FunctionReference
 from flink_agents.config.loader import Loaded
 from flink_agents.config.schema import (
+    AgentToolConfig,
     ClassToolsConfig,
     ExecuteToolConfig,
-    FunctionToolConfig,
     Inject,
     Retry,
     SchemaToolsConfig,
@@ -36,6 +36,7 @@ from flink_agents.tools.registry import (
     ClassDeclaration,
     ExecuteDeclaration,
     FunctionDeclaration,
+    OverrideDeclaration,
     SchemaDeclaration,
     build_registry,
     resolve,
@@ -44,7 +45,7 @@ from flink_agents.tools.schema_file import SchemaTool, load_entries
 
 __all__ = ["Declared", "call_options", "check_executes", "declared_tools"]
 
-Declared = FunctionDeclaration | SchemaDeclaration | ClassDeclaration | ExecuteDeclaration
+Declared = FunctionDeclaration | SchemaDeclaration | ClassDeclaration | ExecuteDeclaration | OverrideDeclaration
 
 _NO_JOURNAL = ("none", {"type": "none"})
 HINT = re.compile(r"; did you mean '([^']*)'\?$")
@@ -56,18 +57,21 @@ def declared_tools(loaded: Loaded) -> tuple[tuple[Declared, ...], list[Tool]]:
     Imports the tool modules; their folder stays on ``sys.path``. Main thread.
     """
     entries = loaded.data.get("tools")
-    adapter: TypeAdapter[FunctionToolConfig | SchemaToolsConfig | ClassToolsConfig | ExecuteToolConfig] = TypeAdapter(
-        ToolConfig
-    )
+    adapter: TypeAdapter[ToolConfig] = TypeAdapter(ToolConfig)
     document = loaded.document
     declared: list[Declared] = []
     tools: list[Tool] = []
     named: dict[str, YamlPath] = {}
+    overrides: dict[YamlPath, AgentToolConfig] = {}
     for index, entry in enumerate(entries if isinstance(entries, list) else ()):
         path: YamlPath = ("tools", index)
         try:
             config = adapter.validate_python(entry, context={FOLDER: document.file.parent})
         except ValidationError:
+            continue
+        if isinstance(config, AgentToolConfig):
+            overrides[path] = config
+            declared.append(_override(config))
             continue
         if isinstance(config, SchemaToolsConfig):
             made = _schema_tools(document, path, config)
@@ -88,31 +92,47 @@ def declared_tools(loaded: Loaded) -> tuple[tuple[Declared, ...], list[Tool]]:
             _check_journal(loaded, path, config, made[1])
             _check_injection(loaded, path, config, made[1])
             _check_names(document, at, made[1], named)
-    return tuple(declared), [*tools, *_agent_tools(loaded, named)]
+    return tuple(declared), [*tools, *_agent_tools(loaded, named, overrides)]
 
 
-def _agent_tools(loaded: Loaded, named: dict[str, YamlPath]) -> list[Tool]:
-    """Return the tools that the job's agent brings; report what is wrong with it or with one of them."""
+def _agent_tools(
+    loaded: Loaded, named: dict[str, YamlPath], overrides: Mapping[YamlPath, AgentToolConfig]
+) -> list[Tool]:
+    """Return the tools that the job's agent brings, with what ``tools`` says about them; report what is wrong."""
     document, path = loaded.document, ("agent",)
+    if loaded.data is not None and loaded.data.get("agent") is None:
+        for at in overrides:
+            document.report((*at, "tool"), "names a tool of the job's agent, and the job has none", "an `agent`")
     try:
         reference = TypeAdapter(FunctionReference).validate_python(loaded.data.get("agent"))
     except ValidationError:
         return []
     folders = [document.file.parent]
     try:
-        tools = build_registry(resolve_agent(reference, folders).tools(), folders).tools()
+        brought = resolve_agent(reference, folders).tools()
+        tools = build_registry(brought, folders).tools()
     except InvalidInput as error:
         _report(document, path, str(error))
         return []
+    for at, config in overrides.items():
+        try:
+            tools = build_registry([*tools, _override(config)], folders).tools()
+        except InvalidInput as error:
+            _report(document, _option_path(at, config, error), str(error))
     if loaded.data.get("journal") in _NO_JOURNAL:
         for spec in needing_journal(tool.spec for tool in tools)[:1]:
             told = f"its tool {spec.name!r} says on_interrupt: {spec.on_interrupt.value}, and `journal` is none"
-            document.report(path, told, "a journal: sqlite, or postgresql")
+            said = [at for at, config in overrides.items() if config.tool == spec.name and config.on_interrupt]
+            document.report((*said[-1], "on_interrupt") if said else path, told, "a journal: sqlite, or postgresql")
     if (values := _config(loaded)) is not None:
         for told in dict.fromkeys(told for tool in tools for _, told in unfit(tool, values)):
             _report(document, path, told)
     _check_names(document, path, tools, named)
     return list(tools)
+
+
+def _override(config: AgentToolConfig) -> OverrideDeclaration:
+    return OverrideDeclaration(config.tool, **call_options(config).keywords())
 
 
 def _execute(config: ExecuteToolConfig) -> ExecuteDeclaration:
@@ -219,6 +239,8 @@ def _option_path(path: YamlPath, config: ToolConfig, error: InvalidInput) -> Yam
 def _code_path(path: YamlPath, config: ToolConfig) -> YamlPath:
     if isinstance(config, ExecuteToolConfig):
         return (*path, "execute", "class") if isinstance(config.execute, OwnExecute) else (*path, "execute")
+    if isinstance(config, AgentToolConfig):
+        return (*path, "tool")
     return (*path, "class" if isinstance(config, ClassToolsConfig) else "function")
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "Declaration",
     "ExecuteDeclaration",
     "FunctionDeclaration",
+    "OverrideDeclaration",
     "SchemaDeclaration",
     "ToolRegistry",
     "build_registry",
@@ -82,8 +83,22 @@ class ExecuteDeclaration(CallOptions):
     name: str | None = None
 
 
+@dataclass(frozen=True)
+class OverrideDeclaration(CallOptions):
+    """Options for the tool of this name, which something else declares; they are stronger than its own."""
+
+    tool: str
+
+
 Declaration: TypeAlias = (
-    Tool | Callable[..., Any] | str | FunctionDeclaration | SchemaDeclaration | ClassDeclaration | ExecuteDeclaration
+    Tool
+    | Callable[..., Any]
+    | str
+    | FunctionDeclaration
+    | SchemaDeclaration
+    | ClassDeclaration
+    | ExecuteDeclaration
+    | OverrideDeclaration
 )
 """What ``build_registry`` makes tools of."""
 
@@ -191,18 +206,40 @@ def build_registry(tools: Sequence[Declaration], search_path: Sequence[str | Pat
     """Make a registry of whatever a job lists as its tools. Called once in each process, at open and by ``validate``.
 
     Args:
-        tools: ready tools, functions, references (``module:function``), and declarations of the four kinds.
+        tools: ready tools, functions, references (``module:function``), and declarations of the five kinds.
         search_path: folders in which references are looked up first.
 
     Raises:
-        InvalidInput: for the first that is wrong, or a name that occurs twice.
+        InvalidInput: for the first that is wrong, a name that occurs twice, or options for a tool that is not there.
     """
-    return ToolRegistry(made for declared in tools for made in _make(declared, search_path))
+    overrides = [declared for declared in tools if isinstance(declared, OverrideDeclaration)]
+    registry = ToolRegistry(made for declared in tools for made in _make(declared, search_path))
+    return ToolRegistry(_overridden(registry, overrides, search_path)) if overrides else registry
+
+
+def _overridden(
+    registry: ToolRegistry, overrides: Sequence[OverrideDeclaration], search_path: Sequence[str | Path]
+) -> Iterable[Tool]:
+    tools = {tool.spec.name: tool for tool in registry.tools()}
+    for override in overrides:
+        tool = tools.get(override.tool)
+        if tool is None:
+            meant = nearest(override.tool, tools)
+            hint = f"; did you mean {meant!r}?" if meant else ""
+            msg = f"there is no tool {override.tool!r} to give options to{hint}"
+            raise InvalidInput(msg)
+        if not isinstance(tool, FunctionTool):
+            msg = f"{tool!r} says itself how it is run; it takes no options here"
+            raise InvalidInput(msg)
+        tools[override.tool] = tool.override(search_path=search_path, **override.keywords())
+    return tools.values()
 
 
 def _make(declared: Declaration, search_path: Sequence[str | Path]) -> Iterable[Tool]:
     if isinstance(declared, Tool):
         return [declared]
+    if isinstance(declared, OverrideDeclaration):
+        return []
     if isinstance(declared, SchemaDeclaration):
         handler = _object(declared.function, search_path)
         return schema_tools(declared.entries, handler, search_path=search_path, **declared.keywords())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,12 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from flink_agents.agent import resolve_agent
 from flink_agents.config.build import prepare, prepare_tools
 from flink_agents.config.problems import ConfigErrors
 from flink_agents.config.schema import json_schema
+from flink_agents.options import Execution, OnInterrupt, Rate
+from flink_agents.tools.registry import build_registry
 
 Write = Callable[..., str]
 
@@ -87,7 +91,59 @@ def test_the_jobs_own_tools_stand_beside_the_agents(job: Write) -> None:
     assert prepare_tools(job(TEXT.replace("AGENT", both))).names() == ("add", "look_up")
 
 
+OVERRIDDEN = """\
+agent: own_agents:Careful
+config: {tenant: a}
+tools:
+  - function: good_tools:add
+  - tool: charge
+    timeout: 5s
+    deadline: 1m
+    retry: {attempts: 3}
+    rate: 10/s
+    max_concurrent: 2
+    on_interrupt: rerun
+  - tool: whose
+    execution: inline"""
+
+
+@pytest.mark.usefixtures("agents")
+def test_an_entry_that_names_a_tool_of_the_agent_overrides_its_decorator(job: Write) -> None:
+    prepared = prepare(job(TEXT.replace("AGENT", OVERRIDDEN)))
+    # The operator makes its tools of what travels and of what the agent brings.
+    brought = resolve_agent("own_agents:Careful", prepared.options.module_path).tools()
+    travelled = pickle.loads(pickle.dumps(prepared.tools))
+    for registry in (prepared.registry, build_registry([*travelled, *brought], prepared.options.module_path)):
+        assert registry.names() == ("add", "look_up", "charge", "whose")
+        _, look_up, charge, whose = registry.specs()
+        assert (charge.timeout_ms, charge.deadline_ms, charge.rate) == (5_000, 60_000, Rate(10, 1_000))
+        assert (charge.retry and charge.retry.attempts, charge.max_concurrent) == (3, 2)
+        assert (charge.on_interrupt, charge.description) == (OnInterrupt.RERUN, "Charge.")
+        assert (whose.execution, list(whose.inject)) == (Execution.INLINE, ["tenant"])
+        assert (look_up.timeout_ms, look_up.execution) == (None, Execution.THREAD)
+
+
 WRONG = [
+    (
+        "agent: own_agents:Support\ntools:\n  - tool: look_upp",
+        "6:11: tools.0.tool: there is no tool 'look_upp' to give options to; did you mean 'look_up'?",
+    ),
+    (
+        "agent: own_agents:Support\ntools:\n  - {tool: look_up, timeout: 5s, execution: inline}",
+        "tools.0.timeout: tool 'look_up': timeout: nothing can stop the task thread",
+    ),
+    (
+        "agent: own_agents:Support\ntools:\n  - {tool: look_up, timeuot: 5s}",
+        "tools.0.timeuot: unknown key `timeuot`",
+    ),
+    (
+        "agent: own_agents:Support\njournal: none\ntools:\n  - {tool: look_up, on_interrupt: fail}",
+        "7:35: tools.0.on_interrupt: its tool 'look_up' says on_interrupt: fail, and `journal` is none",
+    ),
+    (
+        "tools:\n  - function: good_tools:add\n  - tool: add",
+        "6:11: tools.1.tool: names a tool of the job's agent, and the job has none; expected an `agent`",
+    ),
     ("agent: own_agents.Support", "4:8: agent: got text 'own_agents.Support'; expected module:function"),
     ("agent: own_agents:Suport", "'own_agents' has no 'Suport'; did you mean 'Support'?"),
     ("agent: own_agents:number", "4:8: agent: 'own_agents:number' is 7; expected an Agent or a class derived from it"),
@@ -120,6 +176,6 @@ def test_a_tool_of_the_agent_and_one_of_the_job_may_not_share_a_name(job: Write)
 
 def test_editors_ask_for_tools_or_an_agent() -> None:
     minimal = {"name": "j", "source": {"type": "jsonl", "path": "in"}, "key_by": "k", "sink": {"type": "print"}}
-    agents: list[dict[str, Any]] = [{"agent": None}, {"agent": "m:a"}, {"agent": "m:a", "tools": []}]
+    agents: list[dict[str, Any]] = [{"agent": None}, {"agent": "m:a"}, {"agent": "m:a", "tools": [{"tool": "t"}]}]
     found = [jsonschema_rs.is_valid(json_schema(), minimal | more) for more in [{}, {"tools": []}, *agents]]
     assert found == [False, False, False, True, True]
