@@ -1,4 +1,4 @@
-"""What holds for every test: which ones start a cluster, and the clusters and the PostgreSQL server that they share."""
+"""What holds for every test: which start a cluster, the clusters and servers they share, agents written for a test."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from flink_agents import ActionContext, Agent, InputEvent, OutputEvent
 from flink_agents.cluster.embedded import EmbeddedCluster
 from flink_agents.cluster.standalone import StandaloneCluster
+from flink_agents.testing import Harness
 
 PASSWORD = "n0t-for-logs"
 START_S = 30.0
@@ -31,6 +33,56 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("flink") is not None:
             item.user_properties.append(("flink", "true"))
+
+
+Scenario = Callable[[Any, ActionContext], Awaitable[Any]]
+
+
+def double(n: int) -> int:
+    """Double a number."""
+    return 2 * n
+
+
+class Trial:
+    """An agent written for a test, on a harness."""
+
+    @staticmethod
+    def acting(scenario: Scenario, **attributes: Any) -> Agent:
+        """Return an agent of one action, whose result is its output."""
+        agent = type("Acting", (Agent,), attributes)()
+
+        @agent.action(InputEvent)  # type: ignore[untyped-decorator]
+        async def act(event: InputEvent, ctx: ActionContext) -> None:
+            ctx.send_event(OutputEvent(await scenario(event, ctx)))
+
+        made: Agent = agent
+        return made
+
+    @staticmethod
+    def record(number: int = 1, **fields: Any) -> dict[str, Any]:
+        """Return a record of the key ``k``."""
+        return {"id": f"r{number}", "key": "k", **fields}
+
+    def run(self, agent: Agent, *records: dict[str, Any], tools: Any = (double,), **options: Any) -> Harness:
+        """Return a harness on which the agent has taken the records, or one record, as far as it goes."""
+        harness = Harness(tools, agent=agent, **options)
+        harness.send(*(records or (self.record(),)))
+        harness.run()
+        return harness
+
+    @staticmethod
+    def error_of(harness: Harness) -> dict[str, Any]:
+        """Return the error of the only response, which is an action's."""
+        (line,) = harness.responses
+        error: dict[str, Any] = line["error"]
+        assert error["kind"] == "action_error"
+        return error
+
+
+@pytest.fixture
+def trial() -> Trial:
+    """Return what runs a test's own agent."""
+    return Trial()
 
 
 @pytest.fixture(scope="session")

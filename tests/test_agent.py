@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,42 +18,13 @@ from flink_agents.events import ToolCall, ToolRequestEvent, ToolResponseEvent
 from flink_agents.options import OnMismatch
 from flink_agents.testing import ControlledTool, Harness, tool_request
 
-Scenario = Callable[[Any, ActionContext], Awaitable[Any]]
+if TYPE_CHECKING:
+    from tests.conftest import Trial
 
 
 def double(n: int) -> int:
     """Double a number."""
     return 2 * n
-
-
-def acting(scenario: Scenario, **attributes: Any) -> Agent:
-    """Return an agent of one action, whose result is its output."""
-    agent = type("Acting", (Agent,), attributes)()
-
-    @agent.action(InputEvent)  # type: ignore[untyped-decorator]
-    async def act(event: InputEvent, ctx: ActionContext) -> None:
-        ctx.send_event(OutputEvent(await scenario(event, ctx)))
-
-    made: Agent = agent
-    return made
-
-
-def record(number: int = 1, **fields: Any) -> dict[str, Any]:
-    return {"id": f"r{number}", "key": "k", **fields}
-
-
-def run(agent: Agent, *records: dict[str, Any], tools: Any = (double,), **options: Any) -> Harness:
-    harness = Harness(tools, agent=agent, **options)
-    harness.send(*(records or (record(),)))
-    harness.run()
-    return harness
-
-
-def error_of(harness: Harness) -> dict[str, Any]:
-    (line,) = harness.responses
-    error: dict[str, Any] = line["error"]
-    assert error["kind"] == "action_error"
-    return error
 
 
 @dataclass(frozen=True)
@@ -66,7 +37,7 @@ class Urgent(Order):
     pass
 
 
-def test_events_go_to_every_action_that_takes_their_type_in_the_order_they_were_sent() -> None:
+def test_events_go_to_every_action_that_takes_their_type_in_the_order_they_were_sent(trial: Trial) -> None:
     seen: list[str] = []
 
     class Desk(Agent):
@@ -88,7 +59,7 @@ def test_events_go_to_every_action_that_takes_their_type_in_the_order_they_were_
             seen.append(f"hurry {event.number}")
             ctx.send_event(OutputEvent({"hurried": event.number}))
 
-    with run(Desk()) as harness:
+    with trial.run(Desk()) as harness:
         # Base types take derived events too; each event is handled wholly before the next one.
         assert seen == ["read", "note 1", "note 2", "hurry 2", "note 3"]
         assert harness.responses == [
@@ -99,7 +70,7 @@ def test_events_go_to_every_action_that_takes_their_type_in_the_order_they_were_
 
 
 @pytest.mark.rule(9)
-def test_requests_of_a_key_are_handled_one_at_a_time_with_all_that_follows_from_them() -> None:
+def test_requests_of_a_key_are_handled_one_at_a_time_with_all_that_follows_from_them(trial: Trial) -> None:
     held = ControlledTool("held")
 
     class Desk(Agent):
@@ -113,7 +84,7 @@ def test_requests_of_a_key_are_handled_one_at_a_time_with_all_that_follows_from_
             await ctx.call_tool("held", {"order": event.number})
             ctx.send_event(OutputEvent(event.number))
 
-    with run(Desk(), record(1, n=1), record(2, n=2), tools=[held]) as harness:
+    with trial.run(Desk(), trial.record(1, n=1), trial.record(2, n=2), tools=[held]) as harness:
         for expected in ({"n": 1}, {"order": 1}, {"n": 2}, {"order": 2}):
             (call,) = held.running
             assert call.arguments == expected
@@ -136,13 +107,13 @@ def test_without_an_action_for_them_tool_requests_go_to_the_built_in_action() ->
         assert [reject["field"] for reject in harness.rejects] == ["tool_calls"]
 
 
-def test_an_action_asks_for_tool_calls_and_the_response_reaches_the_sink() -> None:
+def test_an_action_asks_for_tool_calls_and_the_response_reaches_the_sink(trial: Trial) -> None:
     async def scenario(event: InputEvent, ctx: ActionContext) -> str:
         calls = (ToolCall(0, "c0", "double", {"n": 21}), ToolCall(1, None, "missing", {}))
         ctx.send_event(ToolRequestEvent(event.request_id, event.key, calls))
         return "asked"
 
-    with run(acting(scenario)) as harness:
+    with trial.run(trial.acting(scenario)) as harness:
         asked, response = harness.responses
         assert asked["output"] == "asked"
         assert [result.get("value", result.get("error", {}).get("kind")) for result in response["results"]] == [
@@ -151,12 +122,20 @@ def test_an_action_asks_for_tool_calls_and_the_response_reaches_the_sink() -> No
         ]
 
 
-def test_an_event_that_nobody_takes_fails_the_request_and_says_what_to_write() -> None:
+def test_an_event_that_nobody_takes_fails_the_request_and_says_what_to_write(trial: Trial) -> None:
     async def scenario(event: InputEvent, ctx: ActionContext) -> None:
         ctx.send_event(Order(1))
 
-    with run(acting(scenario)) as harness:
-        assert error_of(harness)["message"] == "no action takes Order: decorate one with @action(Order)"
+    with trial.run(trial.acting(scenario)) as harness:
+        assert trial.error_of(harness)["message"] == "no action takes Order: decorate one with @action(Order)"
+
+
+class Undecided(Agent):
+    on_mismatch = "retry"
+
+    @action(InputEvent)
+    async def do_nothing(self, event: InputEvent, ctx: ActionContext) -> None:
+        pass
 
 
 @pytest.mark.parametrize(
@@ -168,7 +147,7 @@ def test_an_event_that_nobody_takes_fails_the_request_and_says_what_to_write() -
         (lambda: action(OutputEvent), "goes to the sink"),
         (lambda: resolve_agent(Agent), "has no action"),
         (lambda: resolve_agent("json:loads"), "expected an Agent"),
-        (lambda: resolve_agent(acting(_nothing, on_mismatch="retry")), "on_mismatch must be 'rerun' or 'fail'"),
+        (lambda: resolve_agent(Undecided), "on_mismatch must be 'rerun' or 'fail'"),
     ],
 )
 def test_what_is_no_agent_is_refused(make: Callable[[], Any], message: str) -> None:
@@ -176,11 +155,7 @@ def test_what_is_no_agent_is_refused(make: Callable[[], Any], message: str) -> N
         make()
 
 
-async def _nothing(event: Any, ctx: ActionContext) -> None:
-    return None
-
-
-def test_actions_and_tools_are_inherited_in_order_and_an_override_stays_an_action() -> None:
+def test_actions_and_tools_are_inherited_in_order_and_an_override_stays_an_action(trial: Trial) -> None:
     seen: list[str] = []
 
     class Base(Agent):
@@ -211,7 +186,7 @@ def test_actions_and_tools_are_inherited_in_order_and_an_override_stays_an_actio
         async def fourth(self, event: InputEvent, ctx: ActionContext) -> None:
             seen.append(f"fourth {await ctx.call_tool('look_up', {'n': 4})}")
 
-    with run(Derived()):
+    with trial.run(Derived()):
         assert seen == ["derived first", "base second", "fourth 4"]
 
     class Sync(Base):
@@ -223,7 +198,7 @@ def test_actions_and_tools_are_inherited_in_order_and_an_override_stays_an_actio
 
 
 @pytest.mark.rule(60)
-def test_an_action_must_not_leave_a_handle_behind() -> None:
+def test_an_action_must_not_leave_a_handle_behind(trial: Trial) -> None:
     async def scenario(event: InputEvent, ctx: ActionContext) -> str:
         first, second = ctx.call_tool("double", {"n": 1}), ctx.durable_execute(double, 2)
         if event.input.get("cancels"):
@@ -231,25 +206,25 @@ def test_an_action_must_not_leave_a_handle_behind() -> None:
         ctx.memory.set("seen", True)
         return str(await first)
 
-    with run(acting(scenario), record(1), record(2, cancels=True)) as harness:
+    with trial.run(trial.acting(scenario), trial.record(1), trial.record(2, cancels=True)) as harness:
         left, ended = harness.responses
         assert "test_agent.double' unresolved: await it, gather it, or cancel() it" in left["error"]["message"]
         assert ended["output"] == "2"
 
 
 @pytest.mark.rule(60)
-def test_a_gather_that_nobody_awaits_is_left_behind_too_unless_cancelled() -> None:
+def test_a_gather_that_nobody_awaits_is_left_behind_too_unless_cancelled(trial: Trial) -> None:
     async def scenario(event: InputEvent, ctx: ActionContext) -> str:
         batch = ctx.gather(ctx.call_tool("double", {"n": 1}), ctx.durable_execute(double, 2).map(str))
         if event.input.get("cancels"):
             batch.cancel()
         return "done"
 
-    with run(acting(scenario), record(1), record(2, cancels=True)) as harness:
+    with trial.run(trial.acting(scenario), trial.record(1), trial.record(2, cancels=True)) as harness:
         assert ["error" in line for line in harness.responses] == [True, False]
 
 
-def test_a_failed_action_leaves_one_line_with_its_error_and_nothing_else() -> None:
+def test_a_failed_action_leaves_one_line_with_its_error_and_nothing_else(trial: Trial) -> None:
     async def scenario(event: InputEvent, ctx: ActionContext) -> Any:
         ctx.send_event(OutputEvent("lost"))
         ctx.memory.set("count", ctx.memory.get("count", 0) + 1)
@@ -257,7 +232,7 @@ def test_a_failed_action_leaves_one_line_with_its_error_and_nothing_else() -> No
             raise LookupError("no such customer")
         return ctx.memory.get("count")
 
-    with run(acting(scenario), record(1, fails=True), record(2)) as harness:
+    with trial.run(trial.acting(scenario), trial.record(1, fails=True), trial.record(2)) as harness:
         failed, *rest = harness.responses
         assert failed == {
             "request_id": "r1",
@@ -269,12 +244,12 @@ def test_a_failed_action_leaves_one_line_with_its_error_and_nothing_else() -> No
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()])
 @pytest.mark.rule(31, 43)
-def test_whatever_an_action_raises_by_itself_is_its_failure(error: BaseException) -> None:
+def test_whatever_an_action_raises_by_itself_is_its_failure(trial: Trial, error: BaseException) -> None:
     async def scenario(event: InputEvent, ctx: ActionContext) -> None:
         raise error
 
-    with run(acting(scenario)) as harness:
-        assert error_of(harness)["type"] == type(error).__name__
+    with trial.run(trial.acting(scenario)) as harness:
+        assert trial.error_of(harness)["type"] == type(error).__name__
 
 
 class Burnt(Uncapturable):
@@ -283,18 +258,18 @@ class Burnt(Uncapturable):
 
 @pytest.mark.rule(43)
 @pytest.mark.parametrize("error", [MemoryError(), Burnt()], ids=["memory", "uncapturable"])
-def test_a_fatal_error_of_an_action_fails_the_task(error: BaseException) -> None:
+def test_a_fatal_error_of_an_action_fails_the_task(trial: Trial, error: BaseException) -> None:
     async def scenario(event: InputEvent, ctx: ActionContext) -> None:
         raise error
 
-    harness = Harness([], agent=acting(scenario))
+    harness = Harness([], agent=trial.acting(scenario))
     with pytest.raises(type(error)):
-        harness.send(record())
+        harness.send(trial.record())
     assert harness.responses == []
 
 
 @pytest.mark.rule(27, 29)
-def test_an_interruption_cannot_be_swallowed() -> None:
+def test_an_interruption_cannot_be_swallowed(trial: Trial) -> None:
     held = ControlledTool("held")
     swallowed: list[str] = []
 
@@ -305,7 +280,7 @@ def test_an_interruption_cannot_be_swallowed() -> None:
             swallowed.append(type(stopped).__name__)
             return await ctx.call_tool("held", {"again": True})
 
-    with run(acting(scenario), tools=[held]) as harness:
+    with trial.run(trial.acting(scenario), tools=[held]) as harness:
         harness.checkpoint()
         harness.crash()
         harness.run()
@@ -318,7 +293,7 @@ def test_an_interruption_cannot_be_swallowed() -> None:
 
 @pytest.mark.rule(18)
 @pytest.mark.parametrize("how", ["awaits", "now"])
-def test_a_mismatch_fails_the_job_with_a_hint_whatever_the_action_catches(how: str) -> None:
+def test_a_mismatch_fails_the_job_with_a_hint_whatever_the_action_catches(trial: Trial, how: str) -> None:
     held = ControlledTool("held")
     lives: list[int] = []
 
@@ -332,14 +307,14 @@ def test_a_mismatch_fails_the_job_with_a_hint_whatever_the_action_catches(how: s
             pass
         return await ctx.call_tool("held", {})
 
-    with run(acting(scenario), tools=[double, held]) as harness:
+    with trial.run(trial.acting(scenario), tools=[double, held]) as harness:
         harness.checkpoint()
         with pytest.raises(IdentityMismatch, match=r"slot 0.*ctx\.now\(\).*on_mismatch: rerun"):
             harness.crash()
 
 
 @pytest.mark.rule(18)
-def test_an_agent_may_ask_to_go_on_from_a_mismatch() -> None:
+def test_an_agent_may_ask_to_go_on_from_a_mismatch(trial: Trial) -> None:
     held = ControlledTool("held")
     lives: list[int] = []
 
@@ -349,7 +324,7 @@ def test_an_agent_may_ask_to_go_on_from_a_mismatch() -> None:
         await ctx.call_tool("held", {})
         return doubled
 
-    with run(acting(scenario, on_mismatch=OnMismatch.RERUN), tools=[double, held]) as harness:
+    with trial.run(trial.acting(scenario, on_mismatch=OnMismatch.RERUN), tools=[double, held]) as harness:
         harness.checkpoint()
         harness.crash()
         harness.run()
@@ -359,7 +334,7 @@ def test_an_agent_may_ask_to_go_on_from_a_mismatch() -> None:
 
 
 @pytest.mark.parametrize("key", ["k", "other"])
-def test_a_handle_belongs_to_its_request(key: str) -> None:
+def test_a_handle_belongs_to_its_request(trial: Trial, key: str) -> None:
     held = ControlledTool("held")
     kept: list[Any] = []
 
@@ -369,7 +344,7 @@ def test_a_handle_belongs_to_its_request(key: str) -> None:
             return await (kept[0] if key == "other" else ctx.gather())
         return await kept[0]
 
-    with run(acting(scenario), record(1), {"id": "r2", "key": key}, tools=[held]) as harness:
+    with trial.run(trial.acting(scenario), trial.record(1), {"id": "r2", "key": key}, tools=[held]) as harness:
         (refused,) = [line for line in harness.responses if line["request_id"] == "r2"]
         assert "belongs to another request" in refused["error"]["message"]
         for call in held.running:
@@ -378,7 +353,7 @@ def test_a_handle_belongs_to_its_request(key: str) -> None:
         assert len(held.begun) == (1 if key == "other" else 0)
 
 
-def test_a_handle_that_was_kept_over_a_restore_is_refused() -> None:
+def test_a_handle_that_was_kept_over_a_restore_is_refused(trial: Trial) -> None:
     held = ControlledTool("held")
     kept: list[Any] = []
 
@@ -386,15 +361,15 @@ def test_a_handle_that_was_kept_over_a_restore_is_refused() -> None:
         kept.append(ctx.call_tool("held", {}))
         return await kept[0]
 
-    with run(acting(scenario), tools=[held]) as harness:
+    with trial.run(trial.acting(scenario), tools=[held]) as harness:
         harness.checkpoint()
         harness.crash()
         harness.run()
-        assert "belongs to another request" in error_of(harness)["message"]
+        assert "belongs to another request" in trial.error_of(harness)["message"]
 
 
 @pytest.mark.rule(34, 23)
-def test_gather_takes_the_same_mapped_and_completed_handles() -> None:
+def test_gather_takes_the_same_mapped_and_completed_handles(trial: Trial) -> None:
     async def scenario(event: InputEvent, ctx: ActionContext) -> Any:
         call = ctx.call_tool("double", {"n": 2})
         cancelled = ctx.call_tool("double", {"n": 3})
@@ -417,7 +392,7 @@ def test_gather_takes_the_same_mapped_and_completed_handles() -> None:
             for round_ in (outcomes, again)
         ] + [messages]
 
-    with run(acting(scenario)) as harness:
+    with trial.run(trial.acting(scenario)) as harness:
         first, again, messages = harness.responses[0]["output"]
         assert first == again == [4, 4, "4", "ready", "ZeroDivisionError", 4]
         assert messages[:3] == ["NestedGather", "HandleMisuse", "HandleMisuse"]
@@ -426,7 +401,7 @@ def test_gather_takes_the_same_mapped_and_completed_handles() -> None:
 
 
 @pytest.mark.rule(3, 17)
-def test_arguments_that_the_action_changes_afterwards_are_recorded_as_asked() -> None:
+def test_arguments_that_the_action_changes_afterwards_are_recorded_as_asked(trial: Trial) -> None:
     held = ControlledTool("held")
 
     async def scenario(event: InputEvent, ctx: ActionContext) -> Any:
@@ -437,7 +412,7 @@ def test_arguments_that_the_action_changes_afterwards_are_recorded_as_asked() ->
         counted = await function
         return [counted, await call]
 
-    with run(acting(scenario), tools=[held]) as harness:
+    with trial.run(trial.acting(scenario), tools=[held]) as harness:
         assert held.running[0].arguments == {"n": [1]}
         harness.checkpoint()
         harness.crash()
@@ -448,7 +423,7 @@ def test_arguments_that_the_action_changes_afterwards_are_recorded_as_asked() ->
 
 
 @pytest.mark.rule(4)
-def test_arguments_that_are_no_json_fail_their_call_and_what_cannot_be_recorded_its_action() -> None:
+def test_arguments_that_are_no_json_fail_their_call_and_what_cannot_be_recorded_its_action(trial: Trial) -> None:
     async def scenario(event: InputEvent, ctx: ActionContext) -> Any:
         if event.request_id == "r2":
             return await ctx.call_tool("double", {"n": threading.Lock()})
@@ -456,7 +431,7 @@ def test_arguments_that_are_no_json_fail_their_call_and_what_cannot_be_recorded_
         outcomes = await ctx.gather(*(ctx.call_tool("double", arguments) for arguments in asked))
         return [outcome.succeeded or type(outcome.exception).__name__ for outcome in outcomes]
 
-    with run(acting(scenario), record(1), record(2)) as harness:
+    with trial.run(trial.acting(scenario), trial.record(1), trial.record(2)) as harness:
         failed, refused = harness.responses
         assert failed["output"] == ["InvalidArguments", True, "InvalidArguments", "InvalidArguments", True]
         assert refused["error"]["type"] == "Unserializable"
@@ -464,7 +439,9 @@ def test_arguments_that_are_no_json_fail_their_call_and_what_cannot_be_recorded_
 
 @pytest.mark.rule(4)
 @pytest.mark.parametrize("late", [False, True])
-def test_an_output_that_cannot_be_written_fails_its_action_and_the_next_request_is_answered(late: bool) -> None:
+def test_an_output_that_cannot_be_written_fails_its_action_and_the_next_request_is_answered(
+    trial: Trial, late: bool
+) -> None:
     class Speaker(Agent):
         @action(InputEvent)
         async def speak(self, event: InputEvent, ctx: ActionContext) -> None:
@@ -476,7 +453,7 @@ def test_an_output_that_cannot_be_written_fails_its_action_and_the_next_request_
                 said["lock"] = threading.Lock()
 
     with Harness([], agent=Speaker()) as harness:
-        harness.send(record(1), record(2))
+        harness.send(trial.record(1), trial.record(2))
         harness.run()
         failed, *answered = harness.responses
         assert (failed["error"]["kind"], failed["error"]["type"]) == ("action_error", "Unserializable")
@@ -485,7 +462,9 @@ def test_an_output_that_cannot_be_written_fails_its_action_and_the_next_request_
         assert list(harness.backend.entries('"k"', StateName.MEMORY)) == ["r2"]
 
 
-def test_the_log_and_the_metrics_of_an_action_are_silent_on_replay(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_and_the_metrics_of_an_action_are_silent_on_replay(
+    trial: Trial, caplog: pytest.LogCaptureFixture
+) -> None:
     held = ControlledTool("held")
 
     async def scenario(event: InputEvent, ctx: ActionContext) -> Any:
@@ -495,7 +474,7 @@ def test_the_log_and_the_metrics_of_an_action_are_silent_on_replay(caplog: pytes
         ctx.log.warning("ends")
         return None
 
-    with run(acting(scenario), tools=[held]) as harness:
+    with trial.run(trial.acting(scenario), tools=[held]) as harness:
         harness.checkpoint()
         harness.crash()
         harness.run()

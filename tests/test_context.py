@@ -4,51 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from flink_agents import ActionContext, Agent, InputEvent, OutputEvent
+from flink_agents import ActionContext, InputEvent, OutputEvent
 from flink_agents.errors import HandleMisuse
-from flink_agents.testing import Harness
 
-Scenario = Callable[[Any, ActionContext], Awaitable[Any]]
+if TYPE_CHECKING:
+    from tests.conftest import Trial
 
 
 def double(n: int) -> int:
     """Double a number."""
     return 2 * n
-
-
-def acting(scenario: Scenario, **attributes: Any) -> Agent:
-    """Return an agent of one action, whose result is its output."""
-    agent = type("Acting", (Agent,), attributes)()
-
-    @agent.action(InputEvent)  # type: ignore[untyped-decorator]
-    async def act(event: InputEvent, ctx: ActionContext) -> None:
-        ctx.send_event(OutputEvent(await scenario(event, ctx)))
-
-    made: Agent = agent
-    return made
-
-
-def record(number: int = 1, **fields: Any) -> dict[str, Any]:
-    return {"id": f"r{number}", "key": "k", **fields}
-
-
-def run(agent: Agent, *records: dict[str, Any], tools: Any = (double,), **options: Any) -> Harness:
-    harness = Harness(tools, agent=agent, **options)
-    harness.send(*(records or (record(),)))
-    harness.run()
-    return harness
-
-
-def error_of(harness: Harness) -> dict[str, Any]:
-    (line,) = harness.responses
-    error: dict[str, Any] = line["error"]
-    assert error["kind"] == "action_error"
-    return error
 
 
 async def _sleeper() -> None:
@@ -116,27 +86,27 @@ MISUSES: dict[str, tuple[Callable[[ActionContext], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", MISUSES)
-def test_asyncio_in_an_action_gives_an_error_that_names_what_to_use(name: str) -> None:
+def test_asyncio_in_an_action_gives_an_error_that_names_what_to_use(trial: Trial, name: str) -> None:
     misuse, expected = MISUSES[name]
 
     async def scenario(event: InputEvent, ctx: ActionContext) -> Any:
         wrong = misuse(ctx)
         return await wrong if hasattr(wrong, "__await__") else wrong
 
-    with run(acting(scenario)) as harness:
-        error = error_of(harness)
+    with trial.run(trial.acting(scenario)) as harness:
+        error = trial.error_of(harness)
         assert error["type"] == "ForeignAwaitable"
         assert re.search(expected, error["message"]), error["message"]
     # What an action may not use, its surroundings may: nothing of the guard is left.
     assert asyncio._get_running_loop() is None
 
 
-def test_a_harness_runs_within_a_loop_of_the_test() -> None:
+def test_a_harness_runs_within_a_loop_of_the_test(trial: Trial) -> None:
     async def scenario(event: InputEvent, ctx: ActionContext) -> Any:
         return await ctx.durable_execute(double, 1, execution="inline")
 
     async def main() -> Any:
-        with run(acting(scenario)) as harness:
+        with trial.run(trial.acting(scenario)) as harness:
             assert asyncio.get_running_loop() is not None
             await asyncio.sleep(0)
             return harness.responses[0]["output"]
@@ -145,7 +115,7 @@ def test_a_harness_runs_within_a_loop_of_the_test() -> None:
 
 
 @pytest.mark.parametrize("execution", ["thread", "inline"])
-def test_the_context_stays_in_the_action(execution: str) -> None:
+def test_the_context_stays_in_the_action(trial: Trial, execution: str) -> None:
     def ask(ctx: list[ActionContext], what: int) -> Any:
         return USES[what](ctx[0])
 
@@ -159,7 +129,7 @@ def test_the_context_stays_in_the_action(execution: str) -> None:
         ]
         return [type(outcome.exception).__name__ for outcome in await ctx.gather(*calls)]
 
-    with run(acting(scenario)) as harness:
+    with trial.run(trial.acting(scenario)) as harness:
         assert harness.responses[0]["output"] == ["HandleMisuse"] * len(USES)
 
 
@@ -182,7 +152,7 @@ USES: list[Callable[[ActionContext], Any]] = [
 
 
 @pytest.mark.parametrize("use", range(len(USES)))
-def test_a_context_of_an_action_that_has_ended_is_of_no_use(use: int) -> None:
+def test_a_context_of_an_action_that_has_ended_is_of_no_use(trial: Trial, use: int) -> None:
     holder: list[ActionContext] = []
 
     async def scenario(event: InputEvent, ctx: ActionContext) -> Any:
@@ -191,7 +161,7 @@ def test_a_context_of_an_action_that_has_ended_is_of_no_use(use: int) -> None:
         holder.append(ctx)
         return "kept"
 
-    with run(acting(scenario), record(1), record(2)) as harness:
+    with trial.run(trial.acting(scenario), trial.record(1), trial.record(2)) as harness:
         kept, refused = harness.responses
         assert kept["output"] == "kept"
         assert "belongs to an action that has ended" in refused["error"]["message"]
@@ -221,11 +191,13 @@ WRONG_ARGUMENTS: list[tuple[Callable[[ActionContext], Any], str]] = [
 
 
 @pytest.mark.parametrize(("misuse", "told"), WRONG_ARGUMENTS, ids=range(len(WRONG_ARGUMENTS)))
-def test_a_wrong_argument_is_refused_where_it_is_written(misuse: Callable[[ActionContext], Any], told: str) -> None:
+def test_a_wrong_argument_is_refused_where_it_is_written(
+    trial: Trial, misuse: Callable[[ActionContext], Any], told: str
+) -> None:
     async def scenario(_: Any, ctx: ActionContext) -> str:
         with pytest.raises(HandleMisuse, match=told):
             misuse(ctx)
         return "refused"
 
-    with run(acting(scenario)) as harness:
+    with trial.run(trial.acting(scenario)) as harness:
         assert harness.responses[0]["output"] == "refused"
