@@ -83,6 +83,7 @@ def tool(function: Any = None, /, **options: Any) -> Any:
             run.
         timeout: bounds one attempt from the start of its body: ``"5s"``, also ``ms``, ``m``, ``h``, ``d``, or a
             timedelta. Not for ``inline``. A ``def`` cannot be stopped: it keeps its thread, and its result is dropped.
+            A reconciler that runs longer ends the call: no further attempt follows.
         deadline: bounds the call with all attempts and the waits between them; not below ``timeout``.
         retry: when a failed attempt is followed by another: a ``RetryPolicy``, or a dict with the names and units of
             the job YAML, such as ``{"attempts": 3, "initial": "200ms", "on": [httpx.TransportError, "TimeoutError"]}``.
