@@ -189,7 +189,7 @@ class SqliteJournal(Journal):
             if done and isinstance(operation, Finish):
                 row = connection.execute(sql.STORED_COUNTS, place[:3]).fetchone()
                 return finished(operation, *row)
-        row = connection.execute(sql.STORED, (attempt_id, *place[:3])).fetchone()
+        row = connection.execute(sql.STORED, (attempt_id, attempt_id, *place[:3])).fetchone()
         return answer(operation, None if row is None else Stored(*row))
 
     def requests_from(  # noqa: D102

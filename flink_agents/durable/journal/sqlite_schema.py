@@ -122,9 +122,10 @@ MARK_FATAL = f"""{_INSERT_CALL} DO UPDATE SET fatal = trim(calls.fatal || ' ' ||
 WHERE calls.outcome IS NULL AND instr(calls.fatal, excluded.fatal) = 0
 """
 
+# The asking attempt comes twice: `?1` is a name to Python 3.12 and later, which a sequence does not have.
 STORED = f"""
-SELECT status, outcome, attempts, attempt_id, fatal, {_LATER.format("?1")}
-FROM calls WHERE key_hash = ?2 AND intake = ?3 AND idempotency_key = ?4
+SELECT status, outcome, attempts, attempt_id, fatal, {_LATER.format("?")}
+FROM calls WHERE key_hash = ? AND intake = ? AND idempotency_key = ?
 """
 
 OUTCOME = "SELECT status, outcome FROM calls WHERE key_hash = ? AND intake = ? AND idempotency_key = ?"
