@@ -333,7 +333,8 @@ def _trace(exc: BaseException, message: str, limit: int, secrets: Redaction) -> 
 
 def _import_roots() -> list[str]:
     """Return what modules are imported from, the innermost first."""
-    found = set()
+    # An editable installation need not be on the path.
+    found = {os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep}
     for entry in map(str, sys.path):
         if os.path.isabs(entry):
             found.add(entry.rstrip(os.sep) + os.sep)
