@@ -154,7 +154,25 @@ def measure(options: argparse.Namespace, folder: Path) -> Results:
         chosen.append(peer.cell(made))
     for cell in chosen:
         results.add(cell, options, folder)
+        if options.json is not None:
+            # A run that is cut off keeps what it has.
+            write(results, options)
     return results
+
+
+def write(results: Results, options: argparse.Namespace) -> None:
+    """Write everything that was measured so far."""
+    body = {
+        "machine": machine(),
+        "scale": options.scale,
+        "backend": options.backend,
+        "failed": results.failed,
+        "cells": {
+            name: {**entry, "measures": [each.to_json() for each in results.cells.get(name, [])]}
+            for name, entry in results.circumstances.items()
+        },
+    }
+    options.json.write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
 
 
 def _say(text: str) -> None:
@@ -176,18 +194,6 @@ def main(words: list[str] | None = None) -> None:
     out.print(f"load before and after: {loads}")
     for name, failure in results.failed.items():
         out.print(f"{name} failed: {failure}", markup=False)
-    if options.json is not None:
-        body = {
-            "machine": here,
-            "scale": options.scale,
-            "backend": options.backend,
-            "failed": results.failed,
-            "cells": {
-                name: {**entry, "measures": [each.to_json() for each in results.cells.get(name, [])]}
-                for name, entry in passed
-            },
-        }
-        options.json.write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
     if results.failed:
         sys.exit(1)
 
