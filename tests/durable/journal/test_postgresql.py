@@ -167,6 +167,12 @@ def test_a_commit_that_the_server_answers_with_a_rollback_records_nothing(
         assert recorded(journal, call_of())
 
 
+def test_what_is_read_first_makes_the_tables_too(postgres: PostgresServer) -> None:
+    with closing(PostgresqlJournal(postgres.database())) as journal:
+        assert journal.requests_from("run-1", '"k"', 1) == []
+        assert list(journal.calls()) == []
+
+
 def test_many_create_the_tables_at_once(postgres: PostgresServer) -> None:
     dsn = postgres.database()
     journals = [PostgresqlJournal(dsn) for _ in range(6)]
