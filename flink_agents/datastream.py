@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 from pyflink.common import Types
-from pyflink.datastream import DataStream
+from pyflink.datastream import DataStream, OutputTag
 
 from flink_agents.agent import AgentSource, resolve_agent
 from flink_agents.clock import now_ms
@@ -174,9 +174,14 @@ def attach(
     responses = keyed.process(operator, output_type=Types.STRING()).name("tool calls").uid(OPERATOR_UID)
     return ToolCallStreams(
         responses=responses,
-        rejects=responses.get_side_output(REJECTS),
-        statistics=responses.get_side_output(STATISTICS) if options.statistics else None,
+        rejects=responses.get_side_output(_tag(REJECTS)),
+        statistics=responses.get_side_output(_tag(STATISTICS)) if options.statistics else None,
     )
+
+
+def _tag(tag: OutputTag) -> OutputTag:
+    """Return the tag anew: one that was used keeps an object of its JVM, which a later JVM of this process refuses."""
+    return OutputTag(tag.tag_id, Types.STRING())
 
 
 def _key_selector(key_by: str) -> Callable[[Any], str]:

@@ -105,7 +105,7 @@ class SlotLog:
         """Hand this turn's changes to the view of the key's state."""
         if self._persisted and not self._slots:
             # One request of a key runs at a time, so the map holds no other's.
-            store.clear(StateName.SLOTS)
+            store.clear(StateName.SLOTS, [f"{self._prefix}{index}" for index in range(self._persisted)])
         else:
             for index in range(len(self._slots), self._persisted):
                 store.remove(StateName.SLOTS, f"{self._prefix}{index}")

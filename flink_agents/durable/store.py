@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -38,8 +39,8 @@ class KeyedStore(Protocol):
     def remove(self, name: StateName, field: str) -> None:
         """Delete the value; nothing happens where nothing is stored."""
 
-    def clear(self, name: StateName) -> None:
-        """Delete all values of one map; never of ``HEAD``."""
+    def clear(self, name: StateName, known: Sequence[str] | None = None) -> None:
+        """Delete all values of one map; never of ``HEAD``. ``known``: its fields, where the caller knows all."""
 
     def fields(self, name: StateName) -> list[str]:
         """Return the fields of one map that have a value; never of ``HEAD``."""
@@ -58,7 +59,7 @@ class WriteBehind:
         self._store = store
         self._changes: dict[StateName, dict[str, str | None]] = {}
         self._inserted: set[tuple[StateName, str]] = set()
-        self._cleared: set[StateName] = set()
+        self._cleared: dict[StateName, Sequence[str] | None] = {}
 
     def get(self, name: StateName, field: str) -> str | None:
         """Return the value as this turn sees it."""
@@ -91,18 +92,22 @@ class WriteBehind:
         else:
             self._changes.setdefault(name, {})[field] = None
 
-    def clear(self, name: StateName) -> None:
-        """Delete all values of one map, those of this turn included; in one step, however many there are."""
-        if self._changes.pop(name, None) and self._inserted:
+    def clear(self, name: StateName, known: Sequence[str] | None = None) -> None:
+        """Delete all values of one map, those of this turn included; ``known`` are its stored fields, all of them."""
+        changed = self._changes.pop(name, {})
+        before = self._cleared.get(name, ())
+        # What this turn removed one by one is stored still, and no longer among what the caller knows.
+        stored = [field for field in changed if (name, field) not in self._inserted]
+        self._cleared[name] = None if known is None or before is None else [*dict.fromkeys([*before, *known, *stored])]
+        if changed and self._inserted:
             self._inserted = {entry for entry in self._inserted if entry[0] is not name}
-        self._cleared.add(name)
 
     def remove_only(self, name: StateName, field: str) -> None:
         """Delete a value that the caller knows to be the only one of its map."""
         if (name, field) in self._inserted:
             self.remove(name, field)
         else:
-            self.clear(name)
+            self.clear(name, (field,))
 
     def fields(self, name: StateName) -> list[str]:
         """Return the fields of one map that have a value as this turn sees it."""
@@ -114,8 +119,8 @@ class WriteBehind:
         """Write the difference to the store. A failure leaves the turn unfinished: the task must fail."""
         store, cleared = self._store, self._cleared
         if cleared:
-            for name in cleared:
-                store.clear(name)
+            for name, known in cleared.items():
+                store.clear(name, known)
             cleared.clear()
         changes, self._changes = self._changes, {}
         self._inserted.clear()

@@ -314,7 +314,8 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
             left = until - monotonic_ms()
             if left <= 0 or self._attempt.interrupted:
                 break
-            self._wakeups.wait_here(min(left, _HOLD_MS), _ENOUGH)
+            # A few keys never hand back as much: what one of them has ended must not wait for more.
+            self._wakeups.wait_here(min(left, _HOLD_MS), min(_ENOUGH, self._subtask.busy_keys))
             yield from self._serve()
         self._keys.select(key)
         self._after_turn(holds=True)

@@ -137,6 +137,11 @@ class Subtask:
         """Whether any request known to this attempt is unanswered."""
         return bool(self._busy)
 
+    @property
+    def busy_keys(self) -> int:
+        """How many keys have requests that this attempt works on."""
+        return len(self._busy)
+
     def intake(
         self, key: str, record: str | dict[str, Any], store: WriteBehind, tree: dict[str, Any] | None = None
     ) -> Turn:

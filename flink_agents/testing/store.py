@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 
 from flink_agents.durable.store import StateName
 
@@ -43,7 +44,7 @@ class InMemoryBackend:
         self._count_write()
         self._state.get(self.current_key, {}).get(name, {}).pop(field, None)
 
-    def clear(self, name: StateName) -> None:
+    def clear(self, name: StateName, known: Sequence[str] | None = None) -> None:
         """Delete all values of one map of the current key."""
         self._count_write()
         self._state.get(self.current_key, {}).pop(name, None)
