@@ -12,6 +12,7 @@ import pytest
 from flink_agents.durable.identity import Identity
 from flink_agents.durable.outcome import Failed, Succeeded
 from flink_agents.durable.slots import Slot
+from flink_agents.faults import Fault, no_fault
 from flink_agents.options import Execution, WorkerOptions
 from flink_agents.scheduler.attempt import Attempt, CancellationToken
 from flink_agents.scheduler.call import CallTerms, Completion, Ending, Prepared, RunningCall
@@ -24,19 +25,23 @@ WAIT_S = 20
 class Bench:
     """An attempt whose completions can be waited for."""
 
-    def __init__(self, options: WorkerOptions | None = None) -> None:
-        self.workers = Workers(options or WorkerOptions())
+    def __init__(self, options: WorkerOptions | None = None, fault: Fault = no_fault) -> None:
+        self.workers = Workers(options or WorkerOptions(), fault)
         self.attempt = Attempt()
         self.arrived = threading.Semaphore(0)
         self.attempt.notify = self.arrived.release
         self.workers.serve(self.attempt)
 
-    def begin(self, body: Callable[[], Any], execution: Execution = Execution.THREAD) -> RunningCall:
-        """Begin a body."""
+    def begin(
+        self, body: Callable[[], Any], execution: Execution = Execution.THREAD, *, forestalled: bool = False
+    ) -> RunningCall:
+        """Hand a body over, unless told otherwise one that may begin."""
         prepared = Prepared(body, CallTerms("tool", execution))
         slot = Slot(0, Identity(0, "tool", "tool", 0, "digest"))
         call = RunningCall(Origin("run", "k", '"k"', "r", 1), slot, prepared, self.attempt, 1 << 20)
         assert self.workers.permits(execution).try_acquire(self.attempt)
+        if forestalled:
+            assert call.forestall()
         self.workers.start([call])
         return call
 
@@ -201,3 +206,38 @@ def test_token_callbacks_run_once_and_can_be_withdrawn() -> None:
     assert calls == ["kept"]
     token.on_cancel(lambda: calls.append("late"))
     assert calls == ["kept", "late"]
+
+
+@pytest.mark.parametrize("execution", [Execution.THREAD, Execution.ASYNC])
+def test_a_body_that_was_forestalled_does_not_begin_and_gives_its_place_back(execution: Execution) -> None:
+    begun: list[int] = []
+
+    async def coroutine() -> None:
+        begun.append(1)
+
+    bench = Bench()
+    bench.begin(coroutine if execution is Execution.ASYNC else lambda: begun.append(1), execution, forestalled=True)
+    completion = bench.completion()
+    assert (completion.ending, completion.outcome, completion.duration_ms) == (Ending.INTERRUPTED, None, 0)
+    assert begun == []
+    assert bench.workers.permits(execution).used == 0
+
+
+@pytest.mark.parametrize("execution", [Execution.THREAD, Execution.ASYNC])
+def test_the_end_of_a_body_passes_its_points_in_order(execution: Execution) -> None:
+    async def coroutine() -> int:
+        return 3
+
+    points: list[str] = []
+    over = threading.Event()
+
+    def note(point: str) -> None:
+        points.append(point)
+        if point == "after:outcome_queued":
+            over.set()
+
+    bench = Bench(fault=note)
+    bench.begin(coroutine if execution is Execution.ASYNC else lambda: 3, execution)
+    assert text(bench.completion()) == "3"
+    assert over.wait(WAIT_S)
+    assert points == ["before:body_ended", "after:body_ended", "before:outcome_queued", "after:outcome_queued"]
