@@ -17,6 +17,7 @@ from flink_agents.scheduler.admission import Admission
 from flink_agents.scheduler.attempt import Attempt, CancellationToken
 from flink_agents.scheduler.call import CallTerms, Ending, Prepared, RunningCall, run_body
 from flink_agents.scheduler.handles import CallOutcome, DurableFuture, HandleState
+from flink_agents.scheduler.run import RunStatus
 from flink_agents.scheduler.tool_context import Origin, current_tool_context
 from flink_agents.scheduler.workers import Workers
 from flink_agents.testing import ControlledTool, Harness, tool_request
@@ -184,7 +185,7 @@ def test_what_is_admitted_together_is_admitted_whole_or_not_at_all() -> None:
     assert (workers.threads.used, workers.coroutines.used) == (2, 1)
 
 
-def test_a_handle_without_a_slot_is_a_fault_of_the_engine(trial: Trial) -> None:
+def test_a_run_that_has_ended_has_nothing_due_and_takes_no_handle_without_a_slot(trial: Trial) -> None:
     runs: list[Any] = []
 
     async def scenario(_: Any, ctx: Any) -> Any:
@@ -196,6 +197,9 @@ def test_a_handle_without_a_slot_is_a_fault_of_the_engine(trial: Trial) -> None:
     with trial.run(trial.acting(scenario), tools=[held]) as harness:
         held.running[0].succeed(1)
         harness.run()
+        assert runs[0].next_ms() is None
+        runs[0].expire(harness.clock_ms + 1)
+        assert runs[0].status is RunStatus.DONE
         with pytest.raises(FrameworkFault, match="'look' has no slot"):
             runs[0].calls.start(DurableFuture("tool", "look", 0, {}))
 

@@ -244,6 +244,26 @@ def test_a_body_that_a_reconciler_sends_out_again_is_retried_by_the_failures_of_
         assert harness.results()[0]["attempts"] == 4
 
 
+@pytest.mark.rule(15, 45)
+def test_a_reconciler_that_fails_is_not_asked_again(journal: SqliteJournal) -> None:
+    asked: list[Any] = []
+
+    def look(arguments: dict[str, Any]) -> Any:
+        asked.append(arguments)
+        raise ConnectionError("no answer")
+
+    held = ControlledTool("held", retry=RETRY, on_interrupt=OnInterrupt.RECONCILE, reconcile=look)
+    with Harness([held], journal=journal) as harness:
+        harness.send(tool_request("k", ("held", {})))
+        harness.run()
+        harness.crash()
+        harness.run()
+        harness.advance(100_000)
+        assert harness.results()[0]["error"]["message"] == "no answer"
+        assert harness.results()[0]["attempts"] == 1
+        assert (len(asked), len(held.begun)) == (1, 1)
+
+
 @pytest.mark.rule(27, 45)
 @pytest.mark.parametrize("on", [None, (BaseException,)], ids=["default", "everything"])
 def test_an_interruption_is_never_retried(maybe_journal: SqliteJournal | None, on: Any) -> None:
