@@ -202,3 +202,25 @@ def test_memory_belongs_to_one_key() -> None:
             call.succeed(None)
         harness.run()
         assert [line["output"] for line in harness.responses] == [[0, 1], [0, 1]]
+
+
+class ReadingLate(Agent):
+    """Remembers, and reads only once a call has ended."""
+
+    @action(InputEvent)
+    async def read(self, event: InputEvent, ctx: ActionContext) -> None:
+        await ctx.call_tool("held", {})
+        before = [ctx.memory.get("a.b"), ctx.memory.get("a")]
+        ctx.memory.set("a.b", event.input["n"])
+        ctx.send_event(OutputEvent(before))
+
+
+def test_what_is_read_in_a_later_turn_is_what_was_remembered() -> None:
+    held = ControlledTool("held")
+    with Harness([held], agent=ReadingLate) as harness:
+        for n in (1, 2):
+            harness.send({"key": "k", "n": n})
+            harness.run()
+            held.running[-1].succeed(None)
+            harness.run()
+        assert [line["output"] for line in harness.responses] == [[None, None], [1, {"b": 1}]]

@@ -17,7 +17,7 @@ from flink_agents.durable.journal.sqlite import SqliteJournal
 from flink_agents.durable.store import StateName, WriteBehind
 from flink_agents.errors import StateFormat
 from flink_agents.options import Limits, Mode, ToolCallOptions, WorkerOptions
-from flink_agents.runtime.turn import Turn
+from flink_agents.runtime.turn import Turn, content_digest
 from flink_agents.testing import ControlledTool, Harness, tool_request
 from flink_agents.tools.registry import FunctionDeclaration
 
@@ -529,3 +529,7 @@ def test_a_stored_request_that_cannot_be_read_is_a_fault_that_names_it(text: str
         harness.checkpoint()
         with pytest.raises(StateFormat, match=f"^{re.escape(message)}"):
             harness.crash()
+
+
+def test_a_text_that_is_no_text_has_a_digest_too() -> None:
+    assert len({content_digest(text) for text in ("\ud800", "\ud801", "?", "")}) == 4
