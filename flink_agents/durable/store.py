@@ -130,7 +130,8 @@ class WriteBehind:
                 values = {field: value for field, value in changed.items() if value is not None}
                 for field in changed.keys() - values.keys():
                     store.remove(name, field)
-                store.put_all(name, values)
+                if values:
+                    store.put_all(name, values)
                 continue
             for field, value in changed.items():
                 if value is None:

@@ -20,7 +20,7 @@ from flink_agents.durable.journal.rows import RequestRow
 from flink_agents.durable.memory import KeyMemory
 from flink_agents.durable.slot_log import SlotLog
 from flink_agents.durable.store import StateName, WriteBehind
-from flink_agents.errors import FrameworkFault, RejectedRecord, StateFormat
+from flink_agents.errors import RejectedRecord, StateFormat
 from flink_agents.events import ToolRequestEvent, reject_json
 from flink_agents.options import OperatorOptions
 from flink_agents.runtime.inline import InlineRequests
@@ -178,7 +178,8 @@ class KeyActivity:
             now = self._parts.services.clock()
             while (due := run.next_ms()) is not None and due <= now:
                 run.expire(now)
-        elif self.head.waiting:
+        else:
+            # After so many answers in one turn, the next request waits for this one.
             self._next_request(store, restored=False)
         self._finish(store, turn)
 
@@ -256,8 +257,8 @@ class KeyActivity:
     def _finish(self, store: WriteBehind, turn: Turn) -> None:
         """Answer what is done, begin the next requests, write the difference."""
         answered = 0
-        while self._run is not None and self._run.status in _OVER:
-            self._answer(self._run, store, turn)
+        while self._run is not None and self._request is not None and self._run.status in _OVER:
+            self._answer(self._run, self._request, store, turn)
             answered += 1
             if not self.head.waiting:
                 break
@@ -273,11 +274,8 @@ class KeyActivity:
             run.log.sync(store)
         self.head.save(store)
 
-    def _answer(self, run: ActionRun | SideBySideRun, store: WriteBehind, turn: Turn) -> None:
-        services, request, memory = self._parts.services, self._request, self._memory
-        if request is None:
-            msg = f"the action of key {self.key} has ended and has no request"
-            raise FrameworkFault(msg)
+    def _answer(self, run: ActionRun | SideBySideRun, request: Request, store: WriteBehind, turn: Turn) -> None:
+        services, memory = self._parts.services, self._memory
         answer = run.answer() if isinstance(run, SideBySideRun) else self._parts.program.answer(request, run)
         services.fault("before:emitted")
         turn.responses += answer.lines
