@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from flink_agents.context import ActionContext
+from flink_agents.durable.journal.operations import Finish
 from flink_agents.durable.journal.protocol import Journal
 from flink_agents.durable.journal.sqlite import SqliteJournal
+from flink_agents.durable.outcome import Succeeded
 from flink_agents.errors import Uncapturable
 from flink_agents.options import Execution, Limits, Mode, ToolCallOptions, WorkerOptions
 from flink_agents.runtime.side_by_side import SideBySide, SideBySideRun
@@ -277,6 +279,21 @@ def test_an_interruption_answers_nothing_and_leaves_the_slots_pending() -> None:
         held.running[-1].succeed("again")
         harness.run()
         assert [result["value"] for result in harness.results()] == ["again", 3]
+
+
+@pytest.mark.rule(24)
+def test_the_outcome_that_another_attempt_recorded_first_stands(tmp_path: Any) -> None:
+    journal, held = SqliteJournal(tmp_path / "j.db"), ControlledTool("held")
+    with Harness([held, add], journal=journal) as harness:
+        harness.send(tool_request("k", ("held", {}), ("add", {"a": 1, "b": 2})))
+        harness.run()
+        row = held.running[0].call.row
+        journal.apply([Finish(row, Succeeded('"theirs"'), 3, "another attempt", 0, 1)])
+        held.running[0].succeed("ours")
+        harness.run()
+        seen = [(result["value"], result["replayed"], result["attempts"]) for result in harness.results()]
+        assert seen == [("theirs", True, 3), (3, False, 1)]
+        assert (harness.counters.counts["replayed"], harness.statistics["replayed"]) == (1, 1)
 
 
 POINTS = [
