@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from flink_agents.durable.identity import Identity
+from flink_agents.durable.journal.sqlite import SqliteJournal
 from flink_agents.durable.outcome import Succeeded
 from flink_agents.durable.slots import Slot
 from flink_agents.errors import FrameworkFault, HandleMisuse
@@ -138,6 +139,115 @@ def test_quick_calls_are_counted_with_their_durations() -> None:
         durations = harness.counters.latencies["call_ms"]
         assert [result["duration_ms"] for result in harness.results()] == durations
         assert len(durations) == 2
+
+
+def test_quick_calls_of_an_agent_are_counted_with_their_durations(trial: Trial) -> None:
+    async def scenario(_: Any, ctx: Any) -> Any:
+        (outcome,) = await ctx.gather(ctx.durable_execute(abs, -2, execution="inline"))
+        return [outcome.result(), outcome.duration_ms, outcome.attempts, outcome.replayed]
+
+    with trial.run(trial.acting(scenario)) as harness:
+        assert harness.counters.counts["succeeded"] == 1
+        (duration_ms,) = harness.counters.latencies["call_ms"]
+        assert harness.responses[0]["output"] == [2, duration_ms, 1, False]
+
+
+def test_an_agents_statistics_count_what_state_and_journal_answered(trial: Trial, journal: SqliteJournal) -> None:
+    returned: list[Any] = []
+
+    async def scenario(_: Any, ctx: Any) -> Any:
+        outcomes = await ctx.gather(*[ctx.call_tool("held", {"n": n}) for n in range(4)])
+        returned.append([(outcome.result(), outcome.replayed, outcome.duration_ms) for outcome in outcomes])
+
+    held = ControlledTool("held")
+    with trial.run(trial.acting(scenario), tools=[held], journal=journal) as harness:
+        bodies = list(held.running)
+        bodies[0].succeed(0)
+        harness.clock_ms += 7
+        bodies[1].succeed(1)
+        harness.run()
+        harness.checkpoint()
+        bodies[2].succeed(2)
+        harness.run()
+        harness.crash()
+        harness.run()
+        (live,) = [body for body in held.running if body.call.attempt is harness.attempt]
+        live.succeed(3)
+        harness.run()
+        ((zero, one, two, three),) = returned
+        assert [zero[:2], one[:2], two[:2], three[:2]] == [(0, True), (1, True), (2, True), (3, False)]
+        assert all(type(duration_ms) is int for *_, duration_ms in returned[0])
+        assert harness.statistics["replayed"] == 3
+        assert harness.counters.counts["replayed"] == 3
+
+
+def test_recorded_calls_that_wait_for_a_worker_are_all_answered_without_one(journal: SqliteJournal) -> None:
+    held = ControlledTool("held")
+    with Harness([held], journal=journal, workers=WorkerOptions(threads=3)) as harness:
+        harness.send(tool_request("k", *[("held", {"n": n}) for n in range(3)]))
+        harness.run()
+        for body in held.running[1:]:
+            body.succeed("recorded")
+        harness.run()
+        harness.crash()
+        harness.send(tool_request("other", *[("held", {"other": n}) for n in range(3)]))
+        harness.run()
+        slots = harness.slots("k")
+        assert [slots[f"1/{n}"]["s"] for n in (1, 2)] == ["succeeded", "succeeded"]
+        assert len([body for body in held.begun if body.arguments.get("n") in (1, 2)]) == 2
+
+
+def test_slots_name_what_the_engine_answers_itself(trial: Trial) -> None:
+    async def scenario(_: Any, ctx: Any) -> Any:
+        ctx.now()
+        ctx.uuid()
+        await ctx.sleep(5)
+
+    with trial.run(trial.acting(scenario)) as harness:
+        slots = harness.slots("k").values()
+        nothing = DurableFuture("", "", 0, {}).digest
+        assert [(slot["k"], slot["n"], slot["p"]) for slot in slots] == [
+            (name, name, -1) for name in ("now", "uuid", "sleep")
+        ]
+        assert [slot["d"] == nothing for slot in slots] == [True, True, False]
+
+
+@pytest.mark.parametrize(("given", "named"), [(None, "a bare yield"), (3, "int")])
+def test_a_foreign_awaitable_is_told_by_its_type(trial: Trial, given: Any, named: str) -> None:
+    class Foreign:
+        def __await__(self) -> Any:
+            return (yield given)
+
+    async def scenario(_: Any, ctx: Any) -> Any:
+        await Foreign()
+
+    with trial.run(trial.acting(scenario)) as harness:
+        assert f"an action awaited {named}: it can await only handles" in trial.error_of(harness)["message"]
+
+
+def test_a_gather_is_not_mapped(trial: Trial) -> None:
+    async def scenario(_: Any, ctx: Any) -> Any:
+        ctx.gather(ctx.completed(1)).map(len)
+
+    with trial.run(trial.acting(scenario)) as harness:
+        assert "a gather gives a list of outcomes: await it and map that" in trial.error_of(harness)["message"]
+
+
+def test_what_a_finally_clause_answers_is_told_and_the_reason_stands(
+    trial: Trial, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(_: Any, ctx: Any) -> Any:
+        try:
+            await ctx.call_tool("held", {})
+        finally:
+            raise ValueError("of the clause")
+
+    held = ControlledTool("held")
+    with trial.run(trial.acting(scenario), tools=[held]) as harness:
+        held.running[0].fail(MemoryError())
+        with pytest.raises(MemoryError):
+            harness.run()
+    assert """the action of key "k" answered its end with ValueError('of the clause')""" in caplog.text
 
 
 def test_there_is_no_context_outside_a_body() -> None:

@@ -18,6 +18,7 @@ from flink_agents.scheduler.attempt import Attempt, CancellationToken
 from flink_agents.scheduler.call import CallTerms, Completion, Ending, Prepared, RunningCall
 from flink_agents.scheduler.tool_context import Origin
 from flink_agents.scheduler.workers import Workers
+from flink_agents.testing import PlannedCrash
 
 WAIT_S = 20
 
@@ -241,3 +242,44 @@ def test_the_end_of_a_body_passes_its_points_in_order(execution: Execution) -> N
     assert text(bench.completion()) == "3"
     assert over.wait(WAIT_S)
     assert points == ["before:body_ended", "after:body_ended", "before:outcome_queued", "after:outcome_queued"]
+
+
+@pytest.mark.parametrize("execution", [Execution.THREAD, Execution.ASYNC])
+def test_a_crash_at_the_end_of_a_body_is_the_tasks_and_the_worker_lives_on(execution: Execution) -> None:
+    async def coroutine() -> int:
+        return 3
+
+    armed = [True]
+
+    def crash_once(point: str) -> None:
+        if point == "before:body_ended" and armed:
+            armed.clear()
+            raise PlannedCrash(point)
+
+    bench = Bench(fault=crash_once)
+    body = coroutine if execution is Execution.ASYNC else lambda: 3
+    bench.begin(body, execution)
+    completion = bench.completion()
+    assert (completion.ending, completion.outcome, type(completion.exception)) == (Ending.FATAL, None, PlannedCrash)
+    bench.begin(body, execution)
+    assert text(bench.completion()) == "3"
+
+
+def test_one_thread_is_enough_for_one_body_after_the_other_and_two_for_two_at_once() -> None:
+    bench, together = Bench(), threading.Barrier(2)
+    idents = set()
+    for _ in range(5):
+        bench.begin(threading.get_ident)
+        idents.add(text(bench.completion()))
+    assert len(idents) == 1
+    for _ in range(2):
+        bench.begin(lambda: together.wait(WAIT_S))
+    assert {text(bench.completion()), text(bench.completion())} == {"0", "1"}
+
+
+def test_what_a_dead_attempt_acquired_and_never_began_is_taken_back() -> None:
+    bench = Bench()
+    for execution in (Execution.THREAD, Execution.ASYNC):
+        assert bench.workers.permits(execution).try_acquire(bench.attempt)
+    bench.attempt.interrupt()
+    assert (bench.workers.threads.used, bench.workers.coroutines.used) == (0, 0)
