@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +13,12 @@ from flink_agents.durable.identity import Identity
 from flink_agents.durable.journal.sqlite import SqliteJournal
 from flink_agents.durable.outcome import Succeeded
 from flink_agents.durable.slots import Slot
-from flink_agents.errors import FrameworkFault, HandleMisuse
+from flink_agents.errors import FrameworkFault, HandleMisuse, JournalLost
 from flink_agents.options import Execution, WorkerOptions
 from flink_agents.scheduler.admission import Admission
 from flink_agents.scheduler.attempt import Attempt, CancellationToken
 from flink_agents.scheduler.call import CallTerms, Ending, Prepared, RunningCall, run_body
+from flink_agents.scheduler.call_journal import CallJournal
 from flink_agents.scheduler.handles import CallOutcome, DurableFuture, HandleState
 from flink_agents.scheduler.run import RunStatus
 from flink_agents.scheduler.tool_context import Origin, current_tool_context
@@ -26,6 +28,9 @@ from flink_agents.tools.registry import FunctionDeclaration
 
 if TYPE_CHECKING:
     from tests.conftest import Trial
+
+
+WAIT_S = 20
 
 
 def a_call(body: Callable[[], Any] = int) -> RunningCall:
@@ -67,6 +72,8 @@ def test_a_handle_that_is_of_no_use_says_why(state: HandleState, told: str) -> N
 
 def test_a_handle_without_an_outcome_has_nothing_to_give() -> None:
     handle = DurableFuture("tool", "look", 0, {})
+    assert not handle.submits
+    assert handle.body_here() is None
     with pytest.raises(HandleMisuse, match="'look' was closed before"):
         handle.outcome_of()
     waiting = handle.settled()
@@ -268,12 +275,50 @@ def test_a_token_calls_each_of_its_callbacks_once_unless_withdrawn() -> None:
     assert called == ["second", "third"]
 
 
+def test_whoever_waits_for_a_token_wakes_when_it_is_set() -> None:
+    token = CancellationToken()
+    # Two who waited and gave up look at the same event.
+    assert not token.wait(0)
+    assert not token.wait(0)
+    woken: list[bool] = []
+    waiting = threading.Thread(target=lambda: woken.append(token.wait(WAIT_S)))
+    waiting.start()
+    token.cancel()
+    waiting.join(WAIT_S)
+    assert woken == [True]
+
+
+def test_what_was_not_admitted_has_no_room_to_give_back() -> None:
+    workers = Workers(WorkerOptions(threads=1))
+    admission = Admission(workers.permits)
+    call = a_call()
+    workers.serve(call.attempt)
+    admission.withdraw(call)
+    admission.ended(call)
+    assert admission.admit(call)
+    assert workers.threads.used == 1
+    admission.withdraw(call)
+    assert workers.threads.used == 0
+
+
 def test_what_comes_after_the_cancellation_of_a_call_learns_of_it_at_once() -> None:
     call, stopped = a_call(), []
     call.cancel()
     call.stopped_by(lambda: stopped.append("body"))
     assert stopped == ["body"]
     assert call.token.cancelled
+
+
+def test_a_time_that_the_lost_journal_may_not_hold_fails_the_task() -> None:
+    class Lost:
+        def submit(self, operation: Any, on_done: Callable[[Any], None] | None = None) -> None:
+            assert on_done is not None
+            on_done(lost)
+
+    lost, call = JournalLost("gone"), a_call()
+    journal = CallJournal(Lost(), Workers(WorkerOptions()), call.attempt, lambda: 5, 3)
+    journal.note(call.row, Succeeded("5"))
+    assert call.attempt.failure is lost
 
 
 def test_a_body_that_was_forestalled_does_not_begin() -> None:

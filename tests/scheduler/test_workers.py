@@ -37,13 +37,18 @@ class Bench:
         self, body: Callable[[], Any], execution: Execution = Execution.THREAD, *, forestalled: bool = False
     ) -> RunningCall:
         """Hand a body over, unless told otherwise one that may begin."""
+        call = self.call(body, execution)
+        if forestalled:
+            assert call.forestall()
+        self.workers.start([call])
+        return call
+
+    def call(self, body: Callable[[], Any], execution: Execution) -> RunningCall:
+        """Return a call that has a worker."""
         prepared = Prepared(body, CallTerms("tool", execution))
         slot = Slot(0, Identity(0, "tool", "tool", 0, "digest"))
         call = RunningCall(Origin("run", "k", '"k"', "r", 1), slot, prepared, self.attempt, 1 << 20)
         assert self.workers.permits(execution).try_acquire(self.attempt)
-        if forestalled:
-            assert call.forestall()
-        self.workers.start([call])
         return call
 
     def completion(self) -> Completion:
@@ -283,3 +288,41 @@ def test_what_a_dead_attempt_acquired_and_never_began_is_taken_back() -> None:
         assert bench.workers.permits(execution).try_acquire(bench.attempt)
     bench.attempt.interrupt()
     assert (bench.workers.threads.used, bench.workers.coroutines.used) == (0, 0)
+
+
+def test_calls_of_both_kinds_can_be_handed_over_together() -> None:
+    async def coroutine() -> str:
+        return "loop"
+
+    bench = Bench()
+    on_loop, on_thread = Execution.ASYNC, Execution.THREAD
+    calls = [bench.call(coroutine, on_loop), bench.call(lambda: "thread", on_thread), bench.call(coroutine, on_loop)]
+    bench.workers.start(calls)
+    ended = bench.attempt.completions
+    while len(ended) < len(calls):
+        assert bench.arrived.acquire(timeout=WAIT_S)
+    assert sorted(map(text, ended)) == ['"loop"', '"loop"', '"thread"']
+    assert (bench.workers.coroutines.used, bench.workers.threads.used) == (0, 0)
+
+
+def test_what_gathers_while_the_loop_is_busy_begins_and_ends_together() -> None:
+    busy, free = threading.Event(), threading.Event()
+
+    async def block() -> str:
+        busy.set()
+        return str(free.wait(WAIT_S))
+
+    async def quick() -> str:
+        return "quick"
+
+    bench = Bench()
+    bench.begin(block, Execution.ASYNC)
+    assert busy.wait(WAIT_S)
+    for _ in range(3):
+        bench.begin(quick, Execution.ASYNC)
+    free.set()
+    assert text(bench.completion()) == '"True"'
+    assert bench.arrived.acquire(timeout=WAIT_S)
+    # One ring for all that ended in one round of the loop.
+    assert [text(completion) for completion in bench.attempt.completions] == ['"quick"'] * 3
+    assert not bench.arrived.acquire(blocking=False)
