@@ -135,13 +135,15 @@ class ThreadedHarness(Harness):
         """Ignore: nobody sets it."""
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Serve what is due until the condition holds."""
-        end_ms = monotonic_ms() + WAIT_S * 1000
+        """Serve what is due until the condition holds; fails once there was no further response for long."""
+        answered, end_ms = -1, 0.0
         while True:
             self.rung.clear()
             self.run()
             if condition():
                 return
+            if len(self._out["responses"]) > answered:
+                answered, end_ms = len(self._out["responses"]), monotonic_ms() + WAIT_S * 1000
             assert monotonic_ms() < end_ms, "the condition did not come true"
             alarm_ms = self.subtask.next_alarm_ms()
             # A condition may come true without a ring.
