@@ -50,7 +50,7 @@ class ActionCalls:
         self.log = log
         self.started: list[RunningCall] = []
         self.reran = self.replayed = 0
-        self.wait: Wait | None = None
+        self.wait = Wait((), 0)
         self.timers = Timers()
         self._services = services
         # A dozen passings a call: where no test has armed any, not even an empty function is called.
@@ -156,9 +156,9 @@ class ActionCalls:
                 interrupted = True
             elif completion.ending is Ending.RETRY:
                 self._failed_for_now(completion)
-            elif completion.ending is Ending.ABSENT:
+            elif completion.outcome is None:
                 self._absent(completion)
-            elif completion.outcome is not None:
+            else:
                 self._record(completion, completion.outcome)
         if fatal is not None:
             raise fatal
@@ -271,8 +271,7 @@ class ActionCalls:
         services.counters.latency("call_ms", duration_ms)
         del self._handles[call.slot_index]
         handle.settle(CallOutcome(outcome, slot.attempts, duration_ms, False))
-        if self.wait is not None:
-            self.wait.in_flight -= 1
+        self.wait.in_flight -= 1
 
     def _ended(self, completion: Completion) -> None:
         """Settle a call that ended on the task thread; with a journal, once that has recorded it."""
@@ -351,8 +350,7 @@ class ActionCalls:
         handle = self._handles.pop(index, None)
         if handle is not None:
             handle.settle(outcome)
-            if self.wait is not None:
-                self.wait.in_flight -= 1
+            self.wait.in_flight -= 1
 
     def _leave(self, call: RunningCall) -> None:
         del self._running[call.slot_index]

@@ -13,7 +13,7 @@ from typing import Any
 from flink_agents.durable.journal.rows import CallKey
 from flink_agents.durable.outcome import Succeeded
 from flink_agents.durable.slot_log import SlotLog
-from flink_agents.errors import FlinkAgentsError, ForeignAwaitable, FrameworkFault, Interrupted
+from flink_agents.errors import FlinkAgentsError, ForeignAwaitable, Interrupted
 from flink_agents.faults import no_fault
 from flink_agents.redaction import Redaction
 from flink_agents.scheduler.call import Completion, RunningCall, is_fatal, is_interruption
@@ -61,6 +61,7 @@ class ActionRun:
         self._guarded = guarded
         self._coroutine: Coroutine[Wait, None, Any] | None = None
         self._wait: Wait | None = None
+        self._nothing = self.calls.wait
         self._reserved = 0
         self._broken: BaseException | None = None
         self._replayed = 0
@@ -106,6 +107,7 @@ class ActionRun:
         """
         self._unwind(Interrupted())
         self._coroutine = coroutine
+        self._send, self._throw = partial(coroutine.send, None), coroutine.throw
         self._set_wait(None)
         self._reserved = 0
         self._replayed = 0
@@ -204,16 +206,6 @@ class ActionRun:
                 return
             self._resume(self._send)
 
-    def _send(self) -> Any:
-        return self._driven.send(None)
-
-    @property
-    def _driven(self) -> Coroutine[Wait, None, Any]:
-        if self._coroutine is None:
-            msg = f"the action of key {self.key} is driven without a coroutine"
-            raise FrameworkFault(msg)
-        return self._coroutine
-
     def _resume(self, step: Callable[[], Any]) -> None:
         """Run the coroutine to its next wait or its end."""
         fault = self._fault
@@ -238,7 +230,7 @@ class ActionRun:
                 break
             except FlinkAgentsError as error:
                 # The action made the mistake, so the action gets the error, at the line that awaits.
-                step = partial(self._driven.throw, error)
+                step = partial(self._throw, error)
         if fault is not None:
             fault("after:resumed")
 
@@ -257,14 +249,14 @@ class ActionRun:
             if handle.state is not HandleState.COLD or handle.owner is not self:
                 handle.check_usable(self)
         for handle in awaited.handles:
-            if handle.state is HandleState.COLD:
-                self._reserve(handle)
+            self._reserve(handle)
         if awaited.timeout_ms is not None:
             self._set_deadline(awaited, awaited.timeout_ms)
         self._set_wait(awaited)
 
     def _set_wait(self, wait: Wait | None) -> None:
-        self._wait = self.calls.wait = wait
+        self._wait = wait
+        self.calls.wait = self._nothing if wait is None else wait
 
     def _set_deadline(self, wait: Wait, timeout_ms: int) -> None:
         """Give the batch its absolute deadline: the recorded one if an earlier attempt began this wait."""

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from flink_agents.options import ToolCallOptions, WorkerOptions
+from flink_agents.durable.identity import Identity
+from flink_agents.durable.slots import Slot
+from flink_agents.options import Execution, ToolCallOptions, WorkerOptions
+from flink_agents.scheduler.admission import Admission
 from flink_agents.scheduler.attempt import Attempt
+from flink_agents.scheduler.call import CallTerms, Prepared, RunningCall
+from flink_agents.scheduler.tool_context import Origin
 from flink_agents.scheduler.workers import Permits
 from flink_agents.testing import ControlledTool, Harness, tool_request
 
@@ -140,3 +145,16 @@ def test_one_look_gives_away_all_the_room_there_is() -> None:
         # Nothing may ring again before one of these bodies ends.
         harness.subtask.due_keys()
         assert harness.workers.threads.used == 3
+
+
+def test_a_call_that_was_admitted_to_nothing_gives_nothing_back() -> None:
+    permits, attempt = Permits(1), Attempt()
+    admission = Admission(lambda _: permits)
+    slot = Slot(0, Identity(0, "tool", "tool", 0, "digest"))
+    prepared = Prepared(lambda: None, CallTerms("tool", Execution.THREAD, max_concurrent=1))
+    first, second = (RunningCall(Origin("run", "k", '"k"', "r", 1), slot, prepared, attempt, 1) for _ in range(2))
+    assert admission.admit(first)
+    for ends in (admission.ended, admission.withdraw):
+        ends(second)
+    assert permits.used == 1
+    assert not admission.admit(second)

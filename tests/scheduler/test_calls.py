@@ -20,7 +20,7 @@ from flink_agents.scheduler.attempt import Attempt, CancellationToken
 from flink_agents.scheduler.call import CallTerms, Ending, Prepared, RunningCall, run_body
 from flink_agents.scheduler.call_journal import CallJournal
 from flink_agents.scheduler.handles import CallOutcome, DurableFuture, HandleState
-from flink_agents.scheduler.run import RunStatus
+from flink_agents.scheduler.run import ActionRun, RunStatus
 from flink_agents.scheduler.tool_context import Origin, current_tool_context
 from flink_agents.scheduler.workers import Workers
 from flink_agents.testing import ControlledTool, Harness, tool_request
@@ -262,6 +262,20 @@ def test_there_is_no_context_outside_a_body() -> None:
         current_tool_context()
 
 
+def test_a_token_can_be_waited_for_again() -> None:
+    token = CancellationToken()
+    assert not token.wait(0)
+    assert not token.wait(0)
+    token.cancel()
+    assert token.wait(0)
+
+
+def test_a_handle_of_what_the_engine_answers_submits_nothing() -> None:
+    handle = DurableFuture("now", "now", -1, {})
+    assert not handle.submits
+    assert handle.body_here() is None
+
+
 def test_a_token_calls_each_of_its_callbacks_once_unless_withdrawn() -> None:
     token, called = CancellationToken(), []
     withdraw_first = token.on_cancel(lambda: called.append("first"))
@@ -378,3 +392,19 @@ def test_an_action_that_does_not_let_itself_be_ended_is_told(trial: Trial, caplo
     assert answered == ["MemoryError", "GeneratorExit"]
     assert 'the action of key "k" awaits something after its end' in caplog.text
     assert 'the action of key "k" does not let itself be ended' in caplog.text
+
+
+def test_an_outcome_that_nobody_asks_for_any_more_is_recorded_all_the_same() -> None:
+    held = ControlledTool("held")
+    with Harness([held], side_by_side=False) as harness:
+        harness.send(tool_request("k", ("held", {})))
+        (activity,) = harness.subtask._busy.values()
+        assert isinstance(activity._run, ActionRun)
+        activity._run.calls.forget_handles()
+        held.running[0].succeed("kept")
+        harness.run()
+        assert harness.responses == []
+        assert harness.slots("k")["1/0"]["o"] == "kept"
+        harness.checkpoint()
+        harness.crash()
+        assert [result["value"] for result in harness.results()] == ["kept"]

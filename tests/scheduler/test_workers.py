@@ -63,6 +63,27 @@ def text(completion: Completion) -> str:
     return completion.outcome.text
 
 
+def test_bodies_of_both_kinds_begin_together() -> None:
+    async def on_loop() -> str:
+        return threading.current_thread().name
+
+    bench = Bench()
+    kinds: dict[Execution, Callable[[], Any]] = {
+        Execution.THREAD: lambda: threading.current_thread().name,
+        Execution.ASYNC: on_loop,
+    }
+    calls = []
+    for index, (execution, body) in enumerate(kinds.items()):
+        slot = Slot(index, Identity(index, "tool", "tool", index, "digest"))
+        prepared = Prepared(body, CallTerms("tool", execution))
+        calls.append(RunningCall(Origin("run", "k", '"k"', "r", 1), slot, prepared, bench.attempt, 1 << 20))
+        assert bench.workers.permits(execution).try_acquire(bench.attempt)
+    bench.workers.start(calls)
+    names = {text(bench.completion()) for _ in calls}
+    assert '"flink-agents-loop"' in names
+    assert len(names) == 2
+
+
 @pytest.mark.rule(46)
 def test_case_20_async_bodies_share_one_loop_so_a_cached_client_works_twice() -> None:
     cached: dict[str, Any] = {}
