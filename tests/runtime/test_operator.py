@@ -66,7 +66,7 @@ def test_a_crash_is_recovered_from(
     operator_job: MakeJob, request_of: MakeRequest, crash_once: MakeCrash, point: str, backend: str
 ) -> None:
     # The crash comes late enough for checkpoints to complete during work: intake is slowed to what is answered.
-    late = {"before:timer": 8, "after:recorded": 150, "after:emitted": 50}
+    late = {"after:recorded": 150, "after:emitted": 50}
     limits = Limits(live_requests=10, intake_wait_ms=50)
     job = operator_job(options=OperatorOptions("key", limits=limits), fault=crash_once(point, late.get(point, 1)))
     job.add("a.jsonl", [request_of(n, key=f"k{n % 50}", tool="wait", calls=3, ms=100) for n in range(100)])
