@@ -221,6 +221,8 @@ def test_a_further_body_that_was_cut_off_is_in_doubt_like_a_first_one(
         assert len(held.begun) == 2
         assert kinds(harness) == (["in_doubt"] if policy is OnInterrupt.FAIL else ["it took effect"])
         assert harness.results()[0]["attempts"] == 2
+        if policy is OnInterrupt.FAIL:
+            assert harness.results()[0]["duration_ms"] == 0
         assert len(asked) == (policy is OnInterrupt.RECONCILE)
 
 
