@@ -46,12 +46,12 @@ class WakeSignal:
     Whoever drops the last reference to a Java object calls into Java, so what reaches workers must hold none.
     """
 
-    __slots__ = ("_arrived", "_queue", "_sleeps_until_ms", "_wanted", "alarm_ms", "pending", "posted_ms")
+    __slots__ = ("_arrived", "_queue", "_sleeps_until_ms", "_wanted", "alarm_ms", "given", "pending", "posted_ms")
 
     def __init__(self, wake_queue: queue.SimpleQueue[WakeSignal | None], sleeps_until_ms: Callable[[], float]) -> None:
         self._queue = wake_queue
         self._sleeps_until_ms = sleeps_until_ms
-        self.pending = False
+        self.pending = self.given = False
         self.posted_ms = _NEVER
         self.alarm_ms = _NEVER
         self._wanted: Callable[[], bool] | None = None
@@ -59,6 +59,8 @@ class WakeSignal:
 
     def __call__(self) -> None:
         """Have the task thread look at what is due; returns at once."""
+        # Before the look at ``pending``: who holds notices back looks at it after that ended.
+        self.given = True
         # Set before the queue, cleared by the mail before it looks: what was appended before this call is never missed.
         if not self.pending:
             self.pending = True

@@ -239,8 +239,8 @@ class ToolCallOperator(KeyedProcessFunction):  # type: ignore[misc]  # pyflink h
     def _serve(self) -> Iterator[Any]:
         """Give each due key its turn, for a few milliseconds; the rest comes after records and barriers that wait."""
         due = self._due
-        due.update(dict.fromkeys(self._subtask.due_keys()))
         self._wakeups.put_off(_SERVE_MS)
+        due.update(dict.fromkeys(self._subtask.due_keys()))
         until = monotonic_ms() + _SERVE_MS
         while due:
             key = next(iter(due))

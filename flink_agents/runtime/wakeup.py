@@ -177,13 +177,15 @@ class MailWakeups:
             ring = min(ring, hold_ms + _ABOUT_MS / 2)
         elif self._holds:
             self._signal.pending = self._holds = False
-            if self._attempt.completions:
+            # Also what leaves no completion: a worker that came free, a failure of the attempt, ends already in hand.
+            if self._signal.given:
                 self._signal()
         if ring != self._signal.alarm_ms:
             self._signal.ring_at(ring)
 
     def put_off(self, ms: float) -> None:
-        """Move the alarm of a hold; the turn's end sets the next one."""
+        """Move the alarm of a hold; the turn's end sets the next one. Called before the look at what is due."""
+        self._signal.given = False
         if self._holds:
             self._signal.alarm_ms = max(self._signal.alarm_ms, monotonic_ms() + ms)
 

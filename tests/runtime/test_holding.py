@@ -101,3 +101,17 @@ def test_while_records_follow_each_other_no_mail_is_posted() -> None:
     box.wakeups.after_turn(has_work=True, alarm_ms=None, flush_ms=None)
     box.mails.get(timeout=WAIT_S)
     assert box.posted == 1
+
+
+def test_a_notice_without_a_completion_is_not_lost_with_the_hold() -> None:
+    box = Mailbox(AttemptWatch(), lambda: None)
+    box.wakeups.after_turn(has_work=True, alarm_ms=None, flush_ms=None, hold_ms=monotonic_ms() + 60_000)
+    box.attempt.notify()  # as a worker that came free does, or a failure of the attempt
+    box.wakeups.after_turn(has_work=True, alarm_ms=None, flush_ms=None)
+    box.mails.get(timeout=WAIT_S)
+    # One that came before the look at what is due asks for nothing more.
+    box.wakeups.after_turn(has_work=True, alarm_ms=None, flush_ms=None, hold_ms=monotonic_ms() + 60_000)
+    box.attempt.notify()
+    box.wakeups.put_off(5)
+    box.wakeups.after_turn(has_work=True, alarm_ms=None, flush_ms=None)
+    assert box.posted == 1
