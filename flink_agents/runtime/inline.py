@@ -9,6 +9,7 @@ from __future__ import annotations
 from time import perf_counter_ns
 from typing import Any
 
+from flink_agents.clock import since_ms
 from flink_agents.codec import encode
 from flink_agents.durable.identity import Identity
 from flink_agents.errors import FrameworkFault, Interrupted
@@ -73,8 +74,7 @@ class InlineRequests:
     nothing bounds and nothing is injected into.
     """
 
-    def __init__(self, registry: ToolRegistry, options: OperatorOptions, services: Services) -> None:
-        terms = ToolTerms()
+    def __init__(self, registry: ToolRegistry, options: OperatorOptions, services: Services, terms: ToolTerms) -> None:
         self._services = services
         self._arguments_limit = options.limits.arguments
         self._result_limit = options.limits.result
@@ -132,7 +132,7 @@ class InlineRequests:
             if is_interruption(exception, asked=self._services.attempt.interrupted):
                 raise Interrupted from None
             error = capture(exception, self._services.attempt.secrets).error()
-        duration_ms = (perf_counter_ns() - began_ns + 500_000) // 1_000_000 if began_ns else 0
+        duration_ms = since_ms(began_ns) if began_ns else 0
         counters = self._services.counters
         counters.latency("call_ms", duration_ms)
         if here.counts:

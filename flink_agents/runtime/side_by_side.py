@@ -49,8 +49,7 @@ class SideBySide:
     Plain: the body runs on a worker, its first end is the call's, and after an interruption it runs again.
     """
 
-    def __init__(self, registry: ToolRegistry, options: OperatorOptions, services: Services) -> None:
-        terms = ToolTerms()
+    def __init__(self, registry: ToolRegistry, options: OperatorOptions, services: Services, terms: ToolTerms) -> None:
         self._services = services
         self._limit = options.limits.arguments
         calls = options.tool_calls

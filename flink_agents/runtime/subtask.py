@@ -108,20 +108,16 @@ class Subtask:
         action = ToolCallAction(options.tool_calls)
         config = resolve_config(options.config, os.environ)
         attempt.secrets = registry.redaction(config)
+        context = ContextParts(registry, options.limits, counters, has_journal=journal is not None, config=config)
+        terms = context.terms
         self._parts = TurnParts(
             options,
             services,
             ToolCallProgram(options.tool_calls, action) if agent is None else AgentProgram(agent, action),
-            ContextParts(
-                registry,
-                options.limits,
-                counters,
-                has_journal=journal is not None,
-                config=config,
-            ),
+            context,
             self._note_answered,
-            InlineRequests(registry, options, services) if agent is None else None,
-            SideBySide(registry, options, services) if agent is None and side_by_side else None,
+            InlineRequests(registry, options, services, terms) if agent is None else None,
+            SideBySide(registry, options, services, terms) if agent is None and side_by_side else None,
             run_id,
             journal is not None and not journal.first_attempt,
         )

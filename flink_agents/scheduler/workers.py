@@ -75,14 +75,10 @@ class Permits:
 
     def release(self, call: RunningCall | None = None) -> None:
         """Give back the permit of a body that ended."""
-        with self._lock:
-            if call is not None:
-                call.has_ended = True
-                self.strays -= call.is_stray
-            self._used -= 1
-            if not self._waiting:
-                return
-        self._free(0)
+        if call is None:
+            self._free(1)
+        else:
+            self.release_all((call,))
 
     def release_all(self, calls: Sequence[RunningCall]) -> None:
         """Give back the permits of bodies that ended."""
