@@ -22,6 +22,10 @@ __all__ = ["Permits", "Workers"]
 
 _log = logging.getLogger(__name__)
 
+_LOOK_AGAIN_S = 0.001
+"""While calls keep coming the event loop looks for them by itself, this often: to ring it takes the task thread longer
+than to run a quick call, and gives away the interpreter."""
+
 
 class Permits:
     """How many bodies of one kind may run at once in this process. Any thread.
@@ -231,9 +235,12 @@ class Workers:
         loop.run_forever()
 
     def _begin_pending(self) -> None:
-        # Cleared before the look, so what is appended after it rings again.
-        self._rung = False
         loop = asyncio.get_running_loop()
+        if self._pending:
+            loop.call_later(_LOOK_AGAIN_S, self._begin_pending)
+        else:
+            # Cleared before the last look, so what is appended after that rings again.
+            self._rung = False
         while self._pending:
             call = self._pending.popleft()
             # The loop keeps only weak references to tasks.

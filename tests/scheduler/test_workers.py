@@ -15,7 +15,8 @@ from flink_agents.durable.slots import Slot
 from flink_agents.faults import Fault, no_fault
 from flink_agents.options import Execution, WorkerOptions
 from flink_agents.scheduler.attempt import Attempt, CancellationToken
-from flink_agents.scheduler.call import CallTerms, Completion, Ending, Prepared, RunningCall
+from flink_agents.scheduler.call import Completion, Ending, RunningCall
+from flink_agents.scheduler.prepared import CallTerms, Prepared
 from flink_agents.scheduler.tool_context import Origin
 from flink_agents.scheduler.workers import Workers
 from flink_agents.testing import PlannedCrash
@@ -347,3 +348,44 @@ def test_what_gathers_while_the_loop_is_busy_begins_and_ends_together() -> None:
     # One ring for all that ended in one round of the loop.
     assert [text(completion) for completion in bench.attempt.completions] == ['"quick"'] * 3
     assert not bench.arrived.acquire(blocking=False)
+
+
+def test_the_loop_is_not_rung_while_it_looks_by_itself_and_is_rung_again_after_a_rest() -> None:
+    bench, rings = Bench(), 0
+    loop = bench.workers._event_loop()
+    ring = loop.call_soon_threadsafe
+    busy, free = threading.Event(), threading.Event()
+
+    def counted(callback: Callable[..., object], *args: Any) -> asyncio.Handle:
+        nonlocal rings
+        rings += 1
+        return ring(callback, *args)
+
+    loop.call_soon_threadsafe = counted  # type: ignore[assignment, method-assign]
+
+    async def block() -> str:
+        busy.set()
+        return str(free.wait(WAIT_S))
+
+    async def quick() -> str:
+        return "quick"
+
+    bench.begin(block, Execution.ASYNC)
+    assert busy.wait(WAIT_S)
+    bench.begin(quick, Execution.ASYNC)
+    assert rings == 1
+    free.set()
+    assert {text(bench.completion()), text(bench.completion())} == {'"True"', '"quick"'}
+    rested = threading.Event()
+
+    def look() -> None:
+        if bench.workers._rung:
+            loop.call_later(0.001, look)
+        else:
+            rested.set()
+
+    ring(look)
+    assert rested.wait(WAIT_S)
+    bench.begin(quick, Execution.ASYNC)
+    assert text(bench.completion()) == '"quick"'
+    assert rings == 2
