@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 from flink_agents import codec
 from flink_agents.errors import CallError, HandleMisuse, InvalidInput, Unserializable
 from flink_agents.options import Execution, OnInterrupt
-from flink_agents.scheduler.call import CallTerms, Prepared
 from flink_agents.scheduler.handles import DurableFuture
+from flink_agents.scheduler.prepared import CallTerms, Prepared
 from flink_agents.tools.callables import is_async
 from flink_agents.tools.options import CallOptions, Retry
 from flink_agents.tools.timing import read_timing

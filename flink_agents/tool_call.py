@@ -11,9 +11,9 @@ from flink_agents import codec
 from flink_agents.errors import InvalidArguments
 from flink_agents.options import Execution, OnInterrupt
 from flink_agents.records import parse_arguments
-from flink_agents.scheduler.call import CallTerms, Prepared
 from flink_agents.scheduler.call_journal import NOT_STARTED
 from flink_agents.scheduler.handles import AsyncFuture, DurableFuture, HandleState
+from flink_agents.scheduler.prepared import CallTerms, Prepared
 from flink_agents.tools.async_tool import AsyncTool
 from flink_agents.tools.base import Body, Tool, ToolSpec
 from flink_agents.tools.callables import is_async

@@ -16,8 +16,11 @@ __all__ = ["MOVES", "Named", "Slot", "SlotStatus"]
 
 SLOT_VERSION = 1
 
-_quoted = lru_cache(1024)(codec.dumps)
-"""A tool's name as JSON: the same few, for every call."""
+
+@lru_cache(1024)
+def _quoted(name: str) -> str:
+    """Return a tool's name as JSON: the same few, for every call."""
+    return codec.dumps(name)
 
 
 class SlotStatus(str, Enum):

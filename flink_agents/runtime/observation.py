@@ -120,7 +120,7 @@ class Observer:
         for call in calls:
             is_async = call.terms.execution is Execution.ASYNC
             body = self._async_body(call) if is_async else self._body(call)
-            call.prepared = call.prepared._replace(body=body)
+            call.prepared = call.prepared.with_body(body)
 
     def _body(self, call: RunningCall) -> Callable[[], Any]:
         inner, log = call.prepared.body, self._log

@@ -20,18 +20,9 @@ from flink_agents.faults import no_fault
 from flink_agents.options import Mode, OnMismatch, OperatorOptions
 from flink_agents.records import is_flat
 from flink_agents.runtime.program import Answer
-from flink_agents.scheduler.call import (
-    CallTerms,
-    Completion,
-    Ending,
-    Prepared,
-    RunningCall,
-    is_fatal,
-    is_interruption,
-    says_cancelled,
-)
-from flink_agents.scheduler.calls import UNPREPARED
+from flink_agents.scheduler.call import Completion, Ending, RunningCall, is_fatal, is_interruption, says_cancelled
 from flink_agents.scheduler.handles import arguments_digest
+from flink_agents.scheduler.prepared import UNPREPARED, CallTerms, Prepared
 from flink_agents.scheduler.run import RunStatus
 from flink_agents.scheduler.services import Services
 from flink_agents.scheduler.tool_context import Origin

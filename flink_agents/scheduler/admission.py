@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 
 from flink_agents.clock import Clock, now_ms
 from flink_agents.options import Execution, Rate
 from flink_agents.scheduler.attempt import Attempt
-from flink_agents.scheduler.call import CallTerms, RunningCall
+from flink_agents.scheduler.call import RunningCall
+from flink_agents.scheduler.prepared import CallTerms
 from flink_agents.scheduler.workers import Permits
 
 __all__ = ["Admission"]
@@ -107,7 +108,9 @@ class Admission:
         """Return whether calls that only the workers bound may all begin now; otherwise nothing was taken for any."""
         if self._line:
             return False
-        wanted = Counter([each.execution for each in terms])
+        wanted: dict[Execution, int] = {}
+        for each in terms:
+            wanted[each.execution] = wanted.get(each.execution, 0) + 1
         taken: list[tuple[Permits, int]] = []
         for execution, n in wanted.items():
             permits = self._permits(execution)

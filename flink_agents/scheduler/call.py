@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import copy
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
-from functools import cached_property
 from types import CoroutineType
-from typing import Any, NamedTuple
+from typing import Any
 
 from flink_agents import codec
 from flink_agents.clock import Clock, now_ms
@@ -20,17 +18,15 @@ from flink_agents.durable.journal.rows import CallKey
 from flink_agents.durable.outcome import Failed, Outcome, Succeeded
 from flink_agents.durable.slots import Slot
 from flink_agents.errors import FrameworkFault, Interrupted, Uncapturable
-from flink_agents.options import Execution, OnInterrupt, Rate
-from flink_agents.retry import RetryPolicy, next_wait_ms
+from flink_agents.options import Execution
+from flink_agents.retry import next_wait_ms
 from flink_agents.scheduler.attempt import Attempt, CancellationToken
+from flink_agents.scheduler.prepared import Prepared
 from flink_agents.scheduler.tool_context import Origin, ToolContext, running_call
 
 __all__ = [
-    "UNPREPARED",
-    "CallTerms",
     "Completion",
     "Ending",
-    "Prepared",
     "RunningCall",
     "carried",
     "closed",
@@ -45,51 +41,6 @@ __all__ = [
 
 _CANCELLATIONS = (asyncio.CancelledError, concurrent.futures.CancelledError, Interrupted)
 _FATAL = (MemoryError, Uncapturable, FrameworkFault)
-
-
-@dataclass(frozen=True)
-class CallTerms:
-    """How the calls of one name run: where, how many at once, how long, how often.
-
-    ``gate`` names what ``max_concurrent`` and ``rate`` are counted by. ``timeout_ms`` bounds one body, ``deadline_ms``
-    the call from the moment its turn in its batch comes.
-    """
-
-    gate: str
-    execution: Execution
-    max_concurrent: int | None = None
-    on_interrupt: OnInterrupt = OnInterrupt.RERUN
-    timeout_ms: int | None = None
-    deadline_ms: int | None = None
-    retry: RetryPolicy | None = None
-    rate: Rate | None = None
-
-    @cached_property
-    def is_plain_inline(self) -> bool:
-        """Whether a body runs here and now, and its first end is the call's."""
-        return self.execution is Execution.INLINE and self._is_unbounded
-
-    @cached_property
-    def is_plain_worker(self) -> bool:
-        """Whether a body runs on a worker, its first end is the call's, and it runs again where it was cut off."""
-        is_here = self.execution is Execution.INLINE
-        return not is_here and self._is_unbounded and self.on_interrupt is OnInterrupt.RERUN
-
-    @property
-    def _is_unbounded(self) -> bool:
-        return (self.max_concurrent, self.timeout_ms, self.deadline_ms, self.retry, self.rate) == (None,) * 5
-
-
-class Prepared(NamedTuple):
-    """What preparation of a call yields: a body that can run, and on which terms."""
-
-    body: Callable[[], Any]
-    terms: CallTerms
-    reconcile: Callable[[], Any] | None = None
-
-
-UNPREPARED = Prepared(lambda: None, CallTerms("", Execution.INLINE))
-"""Stands in where a call needs none in this life."""
 
 
 _fencing = threading.Lock()
@@ -280,7 +231,7 @@ class RunningCall:
         other = self.successor()
         other._token = self.token
         other.terms = replace(self.terms, execution=execution, retry=None)
-        other.prepared = self.prepared._replace(body=body, terms=other.terms)
+        other.prepared = self.prepared.with_body(body, other.terms)
         other.deliver = deliver
         other.admitted = self.admitted
         self.stand_in = other
@@ -288,12 +239,12 @@ class RunningCall:
 
     def successor(self) -> RunningCall:
         """Return what stands for this call once its body is fenced: nothing has begun for it, no worker was taken."""
-        other = copy.copy(self)
-        other._chance = [True]
-        other.cancelled, other.stop = False, None
-        other.fenced = other.concluded = other.expired = False
-        other.admitted = other.in_line = other.in_flight = other.is_stray = other.has_ended = False
-        other.begun_ms = other.stand_in = None
+        other = RunningCall(
+            self.origin, self._slot, self.prepared, self.attempt, self.result_limit, self.call_id, self._clock
+        )
+        other.terms, other.deliver = self.terms, self.deliver
+        other.attempts, other.failed = self.attempts, self.failed
+        other._token, other._context, other._row = self._token, self._context, self._row
         return other
 
 
@@ -310,21 +261,53 @@ class Ending(Enum):
     """The journal was asked for an outcome, and neither that nor a begun body is there."""
 
 
-class Completion(NamedTuple):
+class Completion:
     """How a body ended. ``outcome`` is set for ``ENDED`` and ``RETRY``, ``exception`` for fatal ends and cancellations.
 
     ``recorded`` says that the outcome was in the journal before this attempt had one; ``attempts`` then counts the
-    bodies it took. ``retry_ms`` is the wait before the next body, for ``RETRY``.
+    bodies it took. ``retry_ms`` is the wait before the next body, for ``RETRY``. Nothing changes it.
     """
 
-    call: RunningCall
-    ending: Ending
-    outcome: Outcome | None
-    exception: BaseException | None
-    duration_ms: int
-    attempts: int = 0
-    recorded: bool = False
-    retry_ms: int = 0
+    __slots__ = ("attempts", "call", "duration_ms", "ending", "exception", "outcome", "recorded", "retry_ms")
+
+    def __init__(
+        self,
+        call: RunningCall,
+        ending: Ending,
+        outcome: Outcome | None,
+        exception: BaseException | None,
+        duration_ms: int,
+        attempts: int = 0,
+        recorded: bool = False,
+        retry_ms: int = 0,
+    ) -> None:
+        self.call = call
+        self.ending = ending
+        self.outcome = outcome
+        self.exception = exception
+        self.duration_ms = duration_ms
+        self.attempts = attempts
+        self.recorded = recorded
+        self.retry_ms = retry_ms
+
+    def of_call(self, call: RunningCall, ending: Ending | None = None) -> Completion:
+        """Return this as the end of another call, and another ending where it is given."""
+        return Completion(
+            call,
+            ending or self.ending,
+            self.outcome,
+            self.exception,
+            self.duration_ms,
+            self.attempts,
+            self.recorded,
+            self.retry_ms,
+        )
+
+    def as_recorded(self, outcome: Outcome | None, attempts: int, *, recorded: bool) -> Completion:
+        """Return this with the outcome that the journal holds."""
+        return Completion(
+            self.call, self.ending, outcome, self.exception, self.duration_ms, attempts, recorded, self.retry_ms
+        )
 
 
 def is_fatal(exception: BaseException) -> bool:

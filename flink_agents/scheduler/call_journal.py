@@ -177,7 +177,7 @@ class CallJournal:
         if standing.outcome is not completion.outcome:
             # An attempt that was thought dead, or this one in an earlier life, was first: its outcome is the call's.
             is_ours = standing.attempt_id == self._attempt.id
-            completion = completion._replace(outcome=standing.outcome, attempts=standing.attempts, recorded=not is_ours)
+            completion = completion.as_recorded(standing.outcome, standing.attempts, recorded=not is_ours)
         self._attempt.deliver(completion)
 
     def _start_again(self, call: RunningCall) -> None:
@@ -242,7 +242,7 @@ class CallJournal:
         self._workers.start([call.with_body(ask, execution, partial(self._reconciled, call))])
 
     def _reconciled(self, call: RunningCall, completion: Completion) -> None:
-        completion = completion._replace(call=call)
+        completion = completion.of_call(call)
         outcome = completion.outcome
         if call.fenced:
             self._attempt.deliver(completion)

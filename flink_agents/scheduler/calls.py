@@ -13,10 +13,8 @@ from flink_agents.errors import CallError, CallTimeout, FrameworkFault, Interrup
 from flink_agents.faults import no_fault
 from flink_agents.options import Execution, OnInterrupt
 from flink_agents.scheduler.call import (
-    UNPREPARED,
     Completion,
     Ending,
-    Prepared,
     RunningCall,
     carried,
     conclude_exception,
@@ -26,11 +24,12 @@ from flink_agents.scheduler.call import (
     says_cancelled,
 )
 from flink_agents.scheduler.handles import CallOutcome, DurableFuture, SleepFuture, Wait
+from flink_agents.scheduler.prepared import UNPREPARED, Prepared
 from flink_agents.scheduler.services import Services
 from flink_agents.scheduler.timers import Due, Timers
 from flink_agents.scheduler.tool_context import Origin, running_call
 
-__all__ = ["UNPREPARED", "ActionCalls"]
+__all__ = ["ActionCalls"]
 
 _STRAYS = "more thread bodies outlived their time-outs than workers.max_strays replaces: none begins until some return"
 _NOT_BEGUN = "the deadline of its batch passed before it began"
@@ -310,7 +309,7 @@ class ActionCalls:
         call, slot = completion.call, self.log[completion.call.slot_index]
         due_ms = self._services.clock() + completion.retry_ms
         if any(0 < at_ms <= due_ms for at_ms in (slot.until_ms, slot.batch_ms)):
-            self._ended(completion._replace(call=call.successor(), ending=Ending.ENDED))
+            self._ended(completion.of_call(call.successor(), Ending.ENDED))
             return
         slot.attempts = max(slot.attempts, call.attempts)
         slot.failed = call.failed + 1

@@ -12,7 +12,7 @@ from flink_agents.codec.json_text import dumps_exact
 from flink_agents.durable.outcome import Failed, Outcome, Succeeded
 from flink_agents.durable.slots import Slot
 from flink_agents.errors import CallError, HandleMisuse, NestedGather
-from flink_agents.scheduler.call import Prepared
+from flink_agents.scheduler.prepared import Prepared
 
 __all__ = [
     "AsyncFuture",

@@ -7,9 +7,10 @@ from flink_agents.durable.slots import Slot
 from flink_agents.errors import CallTimeout, Interrupted
 from flink_agents.options import Execution
 from flink_agents.retry import next_wait_ms
-from flink_agents.scheduler.call import UNPREPARED, Completion, Ending, RunningCall
+from flink_agents.scheduler.call import Completion, Ending, RunningCall
 from flink_agents.scheduler.calls import ActionCalls
 from flink_agents.scheduler.handles import CallOutcome, SleepFuture, Wait
+from flink_agents.scheduler.prepared import UNPREPARED
 from flink_agents.scheduler.timers import Due, Timer
 
 __all__ = ["TimedCalls"]

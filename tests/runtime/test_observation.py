@@ -19,7 +19,8 @@ from flink_agents.options import Execution
 from flink_agents.runtime.observation import Guarantee, Observation, Observer
 from flink_agents.runtime.subtask import JournalPort
 from flink_agents.scheduler.attempt import Attempt
-from flink_agents.scheduler.call import CallTerms, Prepared, RunningCall
+from flink_agents.scheduler.call import RunningCall
+from flink_agents.scheduler.prepared import CallTerms, Prepared
 from flink_agents.scheduler.tool_context import Origin
 
 CALL = CallKey.of("run", '"k"', 1, Identity(0, "tool", "f", 0, "ab" * 32))

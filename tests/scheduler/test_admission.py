@@ -9,7 +9,8 @@ from flink_agents.durable.slots import Slot
 from flink_agents.options import Execution, ToolCallOptions, WorkerOptions
 from flink_agents.scheduler.admission import Admission
 from flink_agents.scheduler.attempt import Attempt
-from flink_agents.scheduler.call import CallTerms, Prepared, RunningCall
+from flink_agents.scheduler.call import RunningCall
+from flink_agents.scheduler.prepared import CallTerms, Prepared
 from flink_agents.scheduler.tool_context import Origin
 from flink_agents.scheduler.workers import Permits
 from flink_agents.testing import ControlledTool, Harness, tool_request

@@ -17,9 +17,10 @@ from flink_agents.errors import FrameworkFault, HandleMisuse, JournalLost
 from flink_agents.options import Execution, WorkerOptions
 from flink_agents.scheduler.admission import Admission
 from flink_agents.scheduler.attempt import Attempt, CancellationToken
-from flink_agents.scheduler.call import CallTerms, Ending, Prepared, RunningCall, run_body
+from flink_agents.scheduler.call import Ending, RunningCall, run_body
 from flink_agents.scheduler.call_journal import CallJournal
 from flink_agents.scheduler.handles import CallOutcome, DurableFuture, HandleState
+from flink_agents.scheduler.prepared import CallTerms, Prepared
 from flink_agents.scheduler.run import ActionRun, RunStatus
 from flink_agents.scheduler.tool_context import Origin, current_tool_context
 from flink_agents.scheduler.workers import Workers

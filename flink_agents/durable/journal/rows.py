@@ -41,8 +41,10 @@ def idempotency_key(run_id: str, key: str, intake: int, index: int, kind: str, t
     return hashlib.sha256(f'{parts}"{digest}"]'.encode()).hexdigest()
 
 
-_quoted = lru_cache(1024)(codec.canonical)
-"""The same few names for every call."""
+@lru_cache(1024)
+def _quoted(name: str) -> str:
+    """Return a name as canonical text: the same few, for every call."""
+    return codec.canonical(name)
 
 
 def key_hash(run_id: str, key: str) -> str:
