@@ -29,7 +29,7 @@ MAX_DEPTH = codec.MAX_JSON_DEPTH - 10
 KINDS = {type(None): "null", bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "a list"}
 
 
-def request_key(record: str | bytes | dict[str, Any], key_by: str) -> str:
+def request_key(record: Any, key_by: str) -> str:
     """Return the canonical text of a record's key, by which the stream is partitioned.
 
     ``key_by`` names a field of the record; where no field has that very name, dots lead into nested objects. Any
@@ -42,7 +42,7 @@ def request_key(record: str | bytes | dict[str, Any], key_by: str) -> str:
     return codec.key_text(_key(_read(record, None), key_by), key_by) if text is None else text
 
 
-def plain_key(record: str | bytes | dict[str, Any], key_by: str) -> str | None:
+def plain_key(record: Any, key_by: str) -> str | None:
     """Return what ``request_key`` does, for almost every record: a JSON text whose key is text in a field of its own.
 
     Returns None for one that is odd in any way, which takes the longer way. Any thread; pure.
@@ -58,7 +58,7 @@ def plain_key(record: str | bytes | dict[str, Any], key_by: str) -> str | None:
     return None
 
 
-def read_plain(record: str | bytes | dict[str, Any], key_by: str, limit: int) -> tuple[str, dict[str, Any]] | None:
+def read_plain(record: Any, key_by: str, limit: int) -> tuple[str, dict[str, Any]] | None:
     """Return the key's text and the tree of a record, read once, for almost every record; for whom see ``plain_key``.
 
     None also for a record that will be rejected, or is over ``limit`` bytes. Any thread; pure.
@@ -74,7 +74,7 @@ def read_plain(record: str | bytes | dict[str, Any], key_by: str, limit: int) ->
     return orjson.dumps(key).decode(), tree
 
 
-def parse_request(record: str | bytes | dict[str, Any], key_by: str, intake: int, limit: int) -> ToolRequestEvent:
+def parse_request(record: Any, key_by: str, intake: int, limit: int) -> ToolRequestEvent:
     """Return the request in a record; every shape of the record contract. The event shares nothing with the record.
 
     ``intake`` is the key's intake number (it names a request without an id), ``limit`` the record's size in bytes.
@@ -99,7 +99,7 @@ def parse_stored(record: dict[str, Any], key_by: str, intake: int) -> ToolReques
     return _request(record, key_by, intake)
 
 
-def parse_input(record: str | bytes | dict[str, Any], key_by: str, intake: int, limit: int) -> InputEvent:
+def parse_input(record: Any, key_by: str, intake: int, limit: int) -> InputEvent:
     """Return a record as an agent's input: any JSON object that has the key. Otherwise as ``parse_request``.
 
     Raises:
@@ -174,7 +174,7 @@ def parse_arguments(asked: Any, limit: int) -> dict[str, Any]:
     raise InvalidArguments(message)
 
 
-def is_flat(asked: dict[str, Any], limit: int) -> bool:
+def is_flat(asked: dict[Any, Any], limit: int) -> bool:
     """Tell whether a shallow copy is a deep one, and certainly within the limit in bytes, as with most calls.
 
     Such an object is also its own canonical tree: see ``codec.flat_digest``. Any thread; pure.

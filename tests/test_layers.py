@@ -35,7 +35,7 @@ LAYERS = [
     ("scheduler", ["scheduler"]),
     ("authoring", ["context", "agent", "durable_call", "tool_call", "tool_call_action", "tools", "chat", "subagents"]),
     ("runtime", ["runtime"]),
-    ("job", ["config", "datastream", "travel", "job", "connectors", "cluster", "chaos", "cli"]),
+    ("job", ["build", "config", "datastream", "travel", "job", "connectors", "cluster", "chaos", "cli"]),
 ]
 TESTING = "testing"
 TESTING_MAY_NOT_IMPORT = ("config", "cli", "job")

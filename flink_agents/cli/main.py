@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 import flink_agents
+from flink_agents.build import is_compiled
 from flink_agents.config.problems import ConfigErrors
 from flink_agents.errors import InvalidInput
 
@@ -68,7 +69,8 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"flink-agents {flink_agents.__version__}")
+        compiled = " (engine compiled)" if is_compiled() else ""
+        typer.echo(f"flink-agents {flink_agents.__version__}{compiled}")
         raise typer.Exit
 
 

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 
+from mypy_extensions import mypyc_attr
+
 from flink_agents.clock import monotonic_ms
 from flink_agents.errors import Interrupted
 from flink_agents.faults import Fault, no_fault
@@ -131,6 +133,8 @@ class Permits:
             attempt.notify()
 
 
+# Tests run bodies in ways of their own.
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Workers:
     """Runs bodies on up to ``options.threads`` threads and ``options.async_limit`` coroutines of one event loop.
 

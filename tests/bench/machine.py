@@ -6,6 +6,7 @@ import os
 import platform
 from typing import Any
 
+from flink_agents.build import is_compiled
 from flink_agents.cluster.java import choose_java
 
 __all__ = ["load", "machine"]
@@ -22,6 +23,7 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "java": java.version,
         "flink": _flink(),
+        "engine": "compiled" if is_compiled() else "interpreted",
     }
 
 

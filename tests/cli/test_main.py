@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import flink_agents
+from flink_agents.build import is_compiled
 from flink_agents.cli.main import COMMANDS
 
 Command = Callable[..., Any]
@@ -19,7 +21,10 @@ Command = Callable[..., Any]
 
 def test_version(command: Command) -> None:
     ended = command("--version")
-    assert (ended.code, ended.out, ended.err) == (0, f"flink-agents {flink_agents.__version__}\n", "")
+    # Where tests are asked to run on the compiled engine, they must.
+    asked = os.environ.get("FLINK_AGENTS_COMPILE") == "1"
+    compiled = " (engine compiled)" if asked or is_compiled() else ""
+    assert (ended.code, ended.out, ended.err) == (0, f"flink-agents {flink_agents.__version__}{compiled}\n", "")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], []])

@@ -17,7 +17,7 @@ from flink_agents.durable.journal.sqlite import SqliteJournal
 from flink_agents.durable.outcome import Succeeded
 from flink_agents.errors import Uncapturable
 from flink_agents.options import Execution, Limits, Mode, ToolCallOptions, WorkerOptions
-from flink_agents.runtime.side_by_side import SideBySide, SideBySideRun
+from flink_agents.scheduler.run import ActionRun
 from flink_agents.scheduler.tool_context import ToolContext
 from flink_agents.testing import ControlledTool, Harness, PlannedCrash, tool_request
 from flink_agents.tools.base import Body, Tool, ToolSpec
@@ -184,21 +184,21 @@ OTHERS: dict[str, tuple[list[tuple[str, Any]], dict[str, Any]]] = {
 @pytest.mark.parametrize("which", OTHERS)
 def test_a_request_with_any_other_call_goes_the_ordinary_way(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls, options = OTHERS[which]
-    begun: list[SideBySideRun | None] = []
-    begin = SideBySide.begin
+    begun: list[str] = []
+    begin = ActionRun.begin
 
-    def note(*args: Any) -> SideBySideRun | None:
-        begun.append(begin(*args))
-        return begun[-1]
+    def note(run: ActionRun, action: Any) -> None:
+        begun.append(run.origin.request_id)
+        begin(run, action)
 
-    monkeypatch.setattr(SideBySide, "begin", note)
+    monkeypatch.setattr(ActionRun, "begin", note)
     here = FunctionDeclaration(lambda: 1, name="here", execution="inline")
     bounded = FunctionDeclaration(lambda: 1, name="bounded", max_concurrent=1)
     with Harness([*TOOLS, here, bounded], tool_calls=ToolCallOptions(**options)) as harness:
         harness.send(tool_request("k", *calls))
         harness.run()
         assert len(harness.results()) == len(calls)
-    assert begun == [None]
+    assert len(begun) == 1
 
 
 def test_without_workers_for_all_calls_they_wait_their_turn_one_by_one() -> None:

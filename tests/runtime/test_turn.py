@@ -450,14 +450,20 @@ def test_a_long_queue_that_needs_no_worker_gives_the_task_thread_back_in_between
         harness.run()
         held.running[0].succeed(1)
         answered: list[int] = []
-        wake = harness.subtask.wake
+        subtask = harness.subtask
 
-        def counted(key: str, store: WriteBehind) -> Turn:
-            turn = wake(key, store)
-            answered.append(len(turn.responses))
-            return turn
+        class Counted:
+            """The subtask, and how much each wake-up answered."""
 
-        monkeypatch.setattr(harness.subtask, "wake", counted)
+            def __getattr__(self, name: str) -> Any:
+                return getattr(subtask, name)
+
+            def wake(self, key: str, store: WriteBehind) -> Turn:
+                turn = subtask.wake(key, store)
+                answered.append(len(turn.responses))
+                return turn
+
+        monkeypatch.setattr(harness, "subtask", Counted())
         harness.run()
         assert answered == [64, 64, 64, 9]
         assert [response["request_id"] for response in harness.responses] == ["first", *(f"r{n}" for n in range(200))]
