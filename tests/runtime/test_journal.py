@@ -134,6 +134,29 @@ def test_a_lost_journal_fails_the_task_and_answers_nothing(
         assert [result["value"] for result in harness.results()] == [2]
 
 
+@pytest.mark.rule(24)
+def test_a_journal_that_is_lost_at_the_look_up_begins_no_body(
+    journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flink_agents.errors import JournalUnavailable
+
+    held = ControlledTool("held")
+    with Harness([held], journal=journal) as harness:
+        harness.send(tool_request("k", ("held", {})))
+        harness.run()
+        harness.checkpoint()
+        harness.crash()
+
+        def lost(_operations: Any) -> Any:
+            raise JournalUnavailable("gone")
+
+        monkeypatch.setattr(journal, "apply", lost)
+        with pytest.raises(JournalLost):
+            harness.run()
+        assert len(held.begun) == 1
+        assert harness.responses == []
+
+
 @pytest.mark.rule(54, 33)
 def test_the_first_recorded_outcome_wins_and_both_attempts_use_it(journal: SqliteJournal) -> None:
     held = ControlledTool("held")

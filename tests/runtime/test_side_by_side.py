@@ -249,7 +249,7 @@ def test_a_call_that_cannot_be_prepared_is_asked_once_and_gives_its_worker_back(
 
 
 @pytest.mark.rule(43)
-@pytest.mark.parametrize("fatal", [MemoryError("no"), type("Mine", (Uncapturable,), {})()])
+@pytest.mark.parametrize("fatal", [MemoryError("no"), type("Mine", (Uncapturable,), {})()], ids=["memory", "own"])
 def test_a_fatal_error_fails_the_task_and_answers_nothing(fatal: BaseException) -> None:
     def broken() -> None:
         raise fatal

@@ -148,6 +148,17 @@ def test_one_look_gives_away_all_the_room_there_is() -> None:
         assert harness.workers.threads.used == 3
 
 
+def test_a_tool_without_room_does_not_hold_up_the_one_behind_it() -> None:
+    first, second = (ControlledTool(name, max_concurrent=1) for name in ("first", "second"))
+    with Harness([first, second]) as harness:
+        harness.send(tool_request("a", *[("first", {})] * 2, *[("second", {})] * 2))
+        harness.run()
+        assert (len(first.begun), len(second.begun)) == (1, 1)
+        second.running[0].succeed("done")
+        harness.run()
+        assert (len(first.begun), len(second.begun)) == (1, 2)
+
+
 def test_a_call_that_was_admitted_to_nothing_gives_nothing_back() -> None:
     permits, attempt = Permits(1), Attempt()
     admission = Admission(lambda _: permits)

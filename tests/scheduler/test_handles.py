@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from flink_agents import codec
 from flink_agents.context import ActionContext
-from flink_agents.errors import ForeignAwaitable, HandleMisuse, NestedGather
+from flink_agents.errors import CallError, ForeignAwaitable, HandleMisuse, NestedGather
 from flink_agents.events import ToolRequestEvent, ToolResponseEvent
 from flink_agents.runtime import subtask as subtask_module
-from flink_agents.scheduler.handles import GatherFuture
+from flink_agents.scheduler.handles import GatherFuture, arguments_digest
 from flink_agents.testing import ControlledTool, Harness, tool_request
 
 Scenario = Callable[[ActionContext], Awaitable[Any]]
@@ -178,3 +179,15 @@ def test_a_window_below_one_and_foreign_arguments_are_refused() -> None:
         GatherFuture([], 0)
     with pytest.raises(HandleMisuse, match="argument 0 is int"):
         GatherFuture([3], 1)
+
+
+def test_arguments_that_nest_too_deep_are_told_apart() -> None:
+    def nested(value: int) -> Any:
+        node: Any = value
+        for _ in range(500):
+            node = [node]
+        return {"node": node}
+
+    with pytest.raises(CallError):
+        codec.digest(nested(1))
+    assert arguments_digest(nested(1)) == arguments_digest(nested(1)) != arguments_digest(nested(2))

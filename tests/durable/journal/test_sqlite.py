@@ -323,6 +323,12 @@ def test_a_look_at_a_database_without_tables(path: Path) -> None:
     assert {entry.name: entry.read_bytes() for entry in path.parent.iterdir()} == {path.name: before}
 
 
+def test_folders_above_it_are_made(tmp_path: Path) -> None:
+    path = tmp_path / "not" / "there" / "yet" / "journal.db"
+    with opened(path):
+        assert path.stat().st_size > 0
+
+
 def test_a_look_at_what_cannot_be_a_journal(tmp_path: Path) -> None:
     with pytest.raises(JournalRefused, match="is a folder; `path` must name a file"):
         SqliteJournal(tmp_path).check_file()
