@@ -58,10 +58,10 @@ class Load:
         times = [stamped.epoch_s for stamped in self.job.responses() if stamped.epoch_s >= before]
         self._spans.append((name, min(times), max(times)))
 
-    def offer(self, name: str, count: int, gap_ms: float) -> None:
+    def offer(self, name: str, count: int, gap_ms: float, *, wait_ms: int = WAIT_MS) -> None:
         """Put requests before the source."""
         numbers = range(self._answered, self._answered + count)
-        lines = requests(numbers, keys=KEYS, calls=CALLS, tool="wait", gap_ms=gap_ms, ms=WAIT_MS)
+        lines = requests(numbers, keys=KEYS, calls=CALLS, tool="wait", gap_ms=gap_ms, ms=wait_ms)
         self.job.add(f"{name}.jsonl", lines)
 
     def during(self, name: str, seconds: float, look: Callable[[], None], *, until: int = 0) -> None:
@@ -72,6 +72,11 @@ class Load:
             look()
             time.sleep(min(0.5, began + seconds - now))
         self._spans.append((name, began, time.time()))
+
+    def until_in_flight(self, count: int) -> None:
+        """Wait until so many calls are running."""
+        rest, name = self.job.cluster.rest, "in_flight"
+        self.job.until(lambda: rest.counters(self._id, frozenset({name})).get(name, 0) >= count, self._id)
 
     def idle(self, name: str) -> None:
         """Let some checkpoints pass in which nothing happens; those that still clear the sink are left out."""

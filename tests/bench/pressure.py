@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from flink_agents.options import WorkerOptions
+from flink_agents.options import Limits, WorkerOptions
 from tests.bench.cell import Bench, Cell
 from tests.bench.checkpointing import CALLS, KEYS, WAIT_MS, Load
 from tests.bench.cluster import resident_mib
@@ -17,6 +17,18 @@ CAPACITY_PER_S = AT_ONCE * 1000 / WAIT_MS / CALLS
 OFFERED = 10
 SECONDS = 20.0
 HEAP_MIB = 512
+HOURS_MS = 3_600_000
+LIVE = Limits().live_requests
+
+
+def _holding(bench: Bench) -> float:
+    """Return the time in ms of a checkpoint of as many unanswered requests as under pressure, with nothing to do."""
+    load = Load(bench, workers=WorkerOptions(async_limit=CALLS * LIVE))
+    load.busy("heads", KEYS, 0)
+    load.offer("held", LIVE, 0, wait_ms=HOURS_MS)
+    load.until_in_flight(CALLS * LIVE)
+    load.idle("holding")
+    return median(load.end()["holding"].took_ms)
 
 
 def _once(bench: Bench) -> tuple[float, float, float, list[float], list[float]]:
@@ -42,6 +54,7 @@ def _once(bench: Bench) -> tuple[float, float, float, list[float], list[float]]:
 
 def _pressure(bench: Bench) -> list[Measure]:
     runs = [_once(bench) for _ in range(bench.repeat)]
+    holding = [_holding(bench) for _ in range(bench.repeat)]
     free, loaded, served, first, second = zip(*runs, strict=True)
     note = f"{OFFERED} times what {AT_ONCE} calls of {WAIT_MS} ms at once can serve"
     return [
@@ -52,8 +65,16 @@ def _pressure(bench: Bench) -> list[Measure]:
             target=Target(2),
             note=note,
         ),
+        measured(
+            "checkpoint, under pressure / with as many requests waiting",
+            [a / b for a, b in zip(loaded, holding, strict=True)],
+            "",
+            target=Target(2),
+            note=f"{LIVE} unanswered requests of {CALLS} calls in both",
+        ),
         measured("checkpoint, under pressure", loaded, "ms"),
         measured("checkpoint, unloaded", free, "ms"),
+        measured("checkpoint, requests waiting", holding, "ms"),
         measured(
             "memory, second half / first half",
             [max(b) / max(a) for a, b in zip(first, second, strict=True)],
