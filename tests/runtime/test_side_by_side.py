@@ -83,6 +83,7 @@ CALLS: list[tuple[str, Any]] = [
     ("told", {}),
     ("rich", {}),
 ]
+REQUESTS = [[call] for call in CALLS] + [CALLS, CALLS[:4] * 3]
 
 
 class Watched:
@@ -144,9 +145,7 @@ def journal_of(request: pytest.FixtureRequest, tmp_path: Any) -> Callable[[str],
 
 
 @pytest.mark.rule(1, 7)
-@pytest.mark.parametrize(
-    "calls", [[call] for call in CALLS] + [CALLS, CALLS[:4] * 3], ids=lambda calls: str(calls)[:40]
-)
+@pytest.mark.parametrize("calls", REQUESTS, ids=[f"{n}-{calls[0][0]}-{len(calls)}" for n, calls in enumerate(REQUESTS)])
 def test_all_that_is_seen_is_as_on_the_ordinary_way(
     calls: list[tuple[str, Any]], journal_of: Callable[[str], Journal | None]
 ) -> None:
