@@ -25,7 +25,7 @@ from flink_agents.cluster.lock import JobLock
 from flink_agents.cluster.resume import Wish, compare, refuse_changes, resumes, settings
 from flink_agents.cluster.runs import Ending, Run, create_run, digest, last_run
 from flink_agents.cluster.snapshots import Snapshot, check, newest
-from flink_agents.config.build import PreparedJob, prepare
+from flink_agents.config.build import PreparedJob, journal_spec, prepare
 from flink_agents.config.schema import JobConfig, JsonlSink
 from flink_agents.errors import CannotRestore, InvalidInput
 from flink_agents.job import refused_option
@@ -106,7 +106,8 @@ def _begin(config: JobConfig, wish: Wish, held: ExitStack, console: Console) -> 
     if found:
         check(found)
     else:
-        _say(console, f"run {last.run_id} has completed no checkpoint: nothing was answered, it starts over")
+        kept = "" if journal_spec(config.journal) is None else "; calls that its journal has do not run again"
+        _say(console, f"run {last.run_id} has completed no checkpoint: its requests are read again{kept}")
     return last, found, lock
 
 

@@ -293,5 +293,9 @@ def _checked(answer: httpx.Response) -> httpx.Response:
     if answer.status_code == httpx.codes.NOT_FOUND and "job" in said.lower():
         msg = f"the Flink cluster at {answer.url.scheme}://{answer.url.netloc.decode()} does not know this job: {said}"
         raise JobNotFound(msg)
+    if answer.status_code == httpx.codes.BAD_REQUEST and "(jobid)" in said:
+        given = answer.url.path.split("/")[2]
+        msg = f"{given!r} is no job id: Flink's have 32 hexadecimal digits, as `submit` prints them"
+        raise JobNotFound(msg)
     msg = f"the Flink cluster refused {answer.request.method} {answer.url.path}: {answer.status_code} {said}"
     raise ClusterFault(msg)

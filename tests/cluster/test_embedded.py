@@ -115,6 +115,8 @@ def test_waiting_for_a_state_that_cannot_come_ends(cluster: EmbeddedCluster, sub
 def test_an_unknown_job_is_not_found(cluster: EmbeddedCluster) -> None:
     with pytest.raises(JobNotFound, match="does not know this job"):
         cluster.rest.job("0" * 32)
+    with pytest.raises(JobNotFound, match=r"^'0000' is no job id: Flink's have 32"):
+        cluster.rest.job("0000")
 
 
 def test_a_wrong_option_is_a_sentence(cluster: EmbeddedCluster, tmp_path: Path) -> None:
