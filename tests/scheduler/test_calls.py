@@ -349,7 +349,7 @@ def test_what_is_admitted_together_is_admitted_whole_or_not_at_all() -> None:
     workers.serve(attempt)
     admission = Admission(workers.permits)
     thread, on_loop = CallTerms("a", Execution.THREAD), CallTerms("b", Execution.ASYNC)
-    assert not admission.admit_all(attempt, [thread, on_loop, on_loop])
+    assert not admission.admit_all(attempt, [thread, thread, on_loop, on_loop])
     assert (workers.threads.used, workers.coroutines.used) == (0, 0)
     assert admission.admit_all(attempt, [thread, on_loop, thread])
     assert (workers.threads.used, workers.coroutines.used) == (2, 1)

@@ -191,3 +191,5 @@ def test_arguments_that_nest_too_deep_are_told_apart() -> None:
     with pytest.raises(CallError):
         codec.digest(nested(1))
     assert arguments_digest(nested(1)) == arguments_digest(nested(1)) != arguments_digest(nested(2))
+    one, other = ({"a": nested(1), "b": 2}, {"b": 2, "a": nested(1)})
+    assert arguments_digest(one) == arguments_digest(other)

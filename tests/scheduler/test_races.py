@@ -63,6 +63,27 @@ def test_a_success_between_the_cancellation_and_the_last_look_is_kept(
 
 
 @EACH_LIMIT
+@pytest.mark.rule(38, 39)
+def test_a_success_that_comes_behind_a_stopped_body_is_kept(
+    limit: str, maybe_journal: SqliteJournal | None, between_sweep_and_finish: At
+) -> None:
+    held, options = LIMITS[limit]()
+    at = between_sweep_and_finish
+    with Harness([held], tool_calls=options, journal=maybe_journal, fault=at) as harness:
+        harness.send(tool_request("k", ("held", {}), ("held", {})))
+        harness.run()
+
+        def both_end() -> None:
+            stopped, other = held.running
+            stopped.fail(asyncio.CancelledError())
+            other.succeed("finished")
+
+        at.do = both_end
+        harness.advance(100)
+        assert kinds(harness) == ["timeout", "finished"]
+
+
+@EACH_LIMIT
 @pytest.mark.rule(37, 38, 39)
 def test_a_business_failure_between_the_cancellation_and_the_last_look_is_kept(
     limit: str, maybe_journal: SqliteJournal | None, between_sweep_and_finish: At
