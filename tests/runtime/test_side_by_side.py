@@ -303,6 +303,60 @@ POINTS = [
 
 
 @pytest.mark.rule(1)
+@pytest.mark.rule(33, 39)
+def test_what_a_timed_out_body_of_the_request_before_returns_is_nobodys(
+    journal_of: Callable[[str], Journal | None],
+) -> None:
+    slow, plain = ControlledTool("slow", timeout_ms=100), ControlledTool("plain")
+    with Harness([slow, plain], journal=journal_of("late")) as harness:
+        harness.send(tool_request("k", ("slow", {}), ("slow", {})), tool_request("k", ("plain", {})))
+        harness.run()
+        harness.advance(200)
+        late = list(slow.running)
+        assert (len(late), len(plain.running)) == (2, 1)
+        late[0].succeed("late")
+        late[1].fail(MemoryError())
+        harness.run()
+        assert len(harness.responses) == 1
+        assert harness.counters.counts["strays"] == 0
+        plain.running[0].succeed("own")
+        harness.run()
+        assert [each["value"] for each in harness.responses[1]["results"]] == ["own"]
+        assert harness.counters.counts["in_flight"] == 0
+
+
+def test_a_body_that_returns_between_two_requests_of_its_key_gives_its_place_back() -> None:
+    class Deferring(Harness):
+        """Serves a key that wants a further turn only after what is due then, as the operator does under load."""
+
+        later: tuple[str, ...] = ()
+
+        def _turn(self, key: str, decide: Any) -> None:
+            def deferred(store: Any) -> Any:
+                turn = decide(store)
+                self.later += tuple(turn.wake)
+                turn.wake = []
+                return turn
+
+            super()._turn(key, deferred)
+
+    slow = ControlledTool("slow", timeout_ms=100, max_concurrent=1)
+    with Deferring([slow, FunctionDeclaration(add, execution="inline")]) as harness:
+        quick = [tool_request("k", ("add", {"a": 1, "b": 2}))] * 70
+        harness.send(tool_request("k", ("slow", {})), *quick)
+        harness.run()
+        harness.advance(200)
+        slow.running[0].succeed("too late")
+        assert harness.later
+        for key in {**dict.fromkeys(harness.later), **dict.fromkeys(harness.subtask.due_keys())}:
+            harness._wake(key)
+        harness.run()
+        harness.send(tool_request("other", ("slow", {})))
+        harness.run()
+        assert len(slow.running) == 1
+        assert harness.counters.counts["strays"] == 0
+
+
 @pytest.mark.parametrize("point", POINTS)
 def test_a_crash_at_any_point_loses_and_doubles_nothing(
     point: str, journal_of: Callable[[str], Journal | None]
