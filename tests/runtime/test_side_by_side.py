@@ -341,14 +341,15 @@ def test_a_body_that_returns_between_two_requests_of_its_key_gives_its_place_bac
             super()._turn(key, deferred)
 
     slow = ControlledTool("slow", timeout_ms=100, max_concurrent=1)
-    with Deferring([slow, FunctionDeclaration(add, execution="inline")]) as harness:
+    deferring = Deferring([slow, FunctionDeclaration(add, execution="inline")])
+    with deferring as harness:
         quick = [tool_request("k", ("add", {"a": 1, "b": 2}))] * 70
         harness.send(tool_request("k", ("slow", {})), *quick)
         harness.run()
         harness.advance(200)
         slow.running[0].succeed("too late")
-        assert harness.later
-        for key in {**dict.fromkeys(harness.later), **dict.fromkeys(harness.subtask.due_keys())}:
+        assert deferring.later
+        for key in {**dict.fromkeys(deferring.later), **dict.fromkeys(harness.subtask.due_keys())}:
             harness._wake(key)
         harness.run()
         harness.send(tool_request("other", ("slow", {})))
