@@ -179,12 +179,14 @@ class Subtask:
         activity = self._busy.get(key)
         completions = self._inbox.pop(key, [])
         granted = self._admission.take_granted(key)
-        if activity is not None:
-            activity.go_on(completions, granted, store, turn)
-        else:
+        if activity is None or activity.is_between_requests:
             self._end_unheard(completions)
             for call in granted:
                 self._admission.withdraw(call)
+            completions, granted = [], []
+        if activity is not None:
+            activity.go_on(completions, granted, store, turn)
+        else:
             if key in self._idle:
                 return turn
             activity = KeyActivity(key, Head.load(store), self._parts)

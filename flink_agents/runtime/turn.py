@@ -26,7 +26,7 @@ from flink_agents.options import OperatorOptions
 from flink_agents.runtime.inline import InlineRequests
 from flink_agents.runtime.program import Program, Request
 from flink_agents.runtime.side_by_side import SideBySide, SideBySideRun
-from flink_agents.scheduler.call import Completion, Ending, RunningCall
+from flink_agents.scheduler.call import Completion, RunningCall
 from flink_agents.scheduler.run import ActionRun, RunStatus
 from flink_agents.scheduler.services import Services
 from flink_agents.scheduler.tool_context import Origin
@@ -94,6 +94,11 @@ class KeyActivity:
     def is_idle(self) -> bool:
         """Whether every request of the key is answered."""
         return self.head.waiting == 0
+
+    @property
+    def is_between_requests(self) -> bool:
+        """Whether no request of the key is at work: none is there, or the next one waits for a further turn."""
+        return self._run is None
 
     def take_in(
         self,
@@ -179,23 +184,9 @@ class KeyActivity:
             while (due := run.next_ms()) is not None and due <= now:
                 run.expire(now)
         else:
-            self._take_strays(completions, granted)
             # After so many answers in one turn, the next request waits for this one.
             self._next_request(store, restored=False)
         self._finish(store, turn)
-
-    def _take_strays(self, completions: Sequence[Completion], granted: Sequence[RunningCall]) -> None:
-        """Give back the room of bodies whose request was answered without them, while no request of the key runs."""
-        services = self._parts.services
-        for completion in completions:
-            call = completion.call
-            services.admission.ended(call)
-            if call.is_stray:
-                services.counters.inc("strays", -1)
-            if completion.ending is Ending.FATAL and not call.fenced and completion.exception is not None:
-                raise completion.exception
-        for call in granted:
-            services.admission.withdraw(call)
 
     def next_ms(self) -> int | None:
         """Return when the running action wants a turn of its own, in milliseconds since the epoch."""
