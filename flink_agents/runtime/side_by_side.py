@@ -147,7 +147,7 @@ class SideBySideRun:
                     services.journal.finish(ended)
 
     def deliver(self, completions: Sequence[Completion]) -> None:
-        """Record how bodies ended; once all have, the request is done.
+        """Record how bodies of this request ended; once all have, the request is done.
 
         Raises:
             BaseException: what a body raised, where it must fail the task.
@@ -160,12 +160,6 @@ class SideBySideRun:
         for completion in completions:
             call, outcome = completion.call, completion.outcome
             admission.ended(call)
-            if call.is_stray:
-                counters.inc("strays", -1)
-            if call.fenced:
-                continue  # its call went on without it
-            if completion.ending is not Ending.FATAL and call.origin is not self.origin:
-                continue  # of an earlier request of the key, which was answered without it
             in_flight += call.in_flight
             if completion.ending is Ending.FATAL:
                 fatal = completion.exception

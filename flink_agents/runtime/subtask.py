@@ -179,11 +179,15 @@ class Subtask:
         activity = self._busy.get(key)
         completions = self._inbox.pop(key, [])
         granted = self._admission.take_granted(key)
-        if activity is None or activity.is_between_requests:
-            self._end_unheard(completions)
+        origin = None if activity is None else activity.origin
+        # A body that outlived its time-out may end while another request of its key is at work, or between two.
+        if unheard := [completion for completion in completions if completion.call.origin is not origin]:
+            self._end_unheard(unheard)
+            completions = [completion for completion in completions if completion.call.origin is origin]
+        if origin is None:
             for call in granted:
                 self._admission.withdraw(call)
-            completions, granted = [], []
+            granted = []
         if activity is not None:
             activity.go_on(completions, granted, store, turn)
         else:

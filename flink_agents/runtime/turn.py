@@ -96,9 +96,9 @@ class KeyActivity:
         return self.head.waiting == 0
 
     @property
-    def is_between_requests(self) -> bool:
-        """Whether no request of the key is at work: none is there, or the next one waits for a further turn."""
-        return self._run is None
+    def origin(self) -> Origin | None:
+        """Whose calls the key's bodies are now: of the request at work, or None while the next one waits for a turn."""
+        return None if self._run is None else self._run.origin
 
     def take_in(
         self,

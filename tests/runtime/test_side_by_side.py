@@ -302,7 +302,6 @@ POINTS = [
 ]
 
 
-@pytest.mark.rule(1)
 @pytest.mark.rule(33, 39)
 def test_what_a_timed_out_body_of_the_request_before_returns_is_nobodys(
     journal_of: Callable[[str], Journal | None],
@@ -358,6 +357,7 @@ def test_a_body_that_returns_between_two_requests_of_its_key_gives_its_place_bac
         assert harness.counters.counts["strays"] == 0
 
 
+@pytest.mark.rule(1)
 @pytest.mark.parametrize("point", POINTS)
 def test_a_crash_at_any_point_loses_and_doubles_nothing(
     point: str, journal_of: Callable[[str], Journal | None]
