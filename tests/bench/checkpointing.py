@@ -75,8 +75,7 @@ class Load:
 
     def until_in_flight(self, count: int) -> None:
         """Wait until so many calls are running."""
-        rest, name = self.job.cluster.rest, "in_flight"
-        self.job.until(lambda: rest.counters(self._id, frozenset({name})).get(name, 0) >= count, self._id)
+        self.job.until_in_flight(self._id, count)
 
     def idle(self, name: str) -> None:
         """Let some checkpoints pass in which nothing happens; those that still clear the sink are left out."""

@@ -8,14 +8,13 @@ from typing import Any
 from flink_agents.options import Limits, WorkerOptions
 from tests.bench.cell import Bench, Cell
 from tests.bench.cluster import cpu_s
-from tests.bench.records import requests
+from tests.bench.records import HOURS_MS, requests
 from tests.bench.results import Measure, Target, measured
 from tests.bench.topology import BenchJob
 
 __all__ = ["CELLS"]
 
 WAITING, CALLS = 10_000, 1
-HOURS_MS = 3_600_000
 SECONDS = 10
 SETTLED_S = 6.0
 CHECKPOINT_MS = 1000
@@ -24,9 +23,8 @@ CHECKPOINT_MS = 1000
 def share(bench: Bench, job: BenchJob, ready: int) -> float:
     """Return the share of a core that the JVM takes in some seconds, once ``ready`` calls are under way."""
     submitted = job.submit()
-    rest = job.cluster.rest
     if ready:
-        job.until(lambda: rest.counters(submitted, frozenset({"in_flight"})).get("in_flight", 0) >= ready, submitted)
+        job.until_in_flight(submitted, ready)
     else:
         job.until_answered(submitted, bench.count(WAITING, 100))
     time.sleep(SETTLED_S)

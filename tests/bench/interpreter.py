@@ -44,8 +44,7 @@ def picked_up_ms(bench: Bench) -> list[float]:
     job = bench.job("pickup", follow=True, paced=True, stamped=True)
     submitted = job.submit()
     job.add("0.jsonl", requests([count], keys=count + 1, calls=1, tool="compute", ms=computing_ms))
-    rest = job.cluster.rest
-    job.until(lambda: rest.counters(submitted, frozenset({"in_flight"})).get("in_flight", 0) >= 1, submitted)
+    job.until_in_flight(submitted, 1)
     gap_ms = 1000 / PER_SECOND
     job.add("1.jsonl", requests(range(count), keys=count + 1, calls=1, tool="wait", gap_ms=gap_ms, ms=SHORTEST_MS))
     job.until_answered(submitted, count + 1)

@@ -8,6 +8,7 @@ from flink_agents.options import Limits, WorkerOptions
 from tests.bench.cell import Bench, Cell
 from tests.bench.checkpointing import CALLS, KEYS, WAIT_MS, Load
 from tests.bench.cluster import resident_mib
+from tests.bench.records import HOURS_MS
 from tests.bench.results import Measure, Target, measured, median
 
 __all__ = ["CELLS"]
@@ -17,7 +18,6 @@ CAPACITY_PER_S = AT_ONCE * 1000 / WAIT_MS / CALLS
 OFFERED = 10
 SECONDS = 20.0
 HEAP_MIB = 512
-HOURS_MS = 3_600_000
 LIVE = Limits().live_requests
 
 

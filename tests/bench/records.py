@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["add_file", "requests"]
+__all__ = ["HOURS_MS", "add_file", "requests"]
+
+HOURS_MS = 3_600_000
+"""What a call waits that is to outlast its cell."""
 
 
 def requests(

@@ -6,7 +6,7 @@ from flink_agents.options import Limits, WorkerOptions
 from tests.bench.bodies import hasty
 from tests.bench.cell import Bench, Cell
 from tests.bench.flink_statistics import running_since
-from tests.bench.records import requests
+from tests.bench.records import HOURS_MS, requests
 from tests.bench.results import Measure, Target, measured
 from tests.bench.topology import marks_of
 
@@ -15,7 +15,6 @@ __all__ = ["CELLS"]
 KEYS = 2000
 BUSY_KEYS, CALLS = 2500, 4
 PROPORTION = (1_000, 10_000)
-HOURS_MS = 3_600_000
 
 
 def wake_s(bench: Bench, keys: int, calls: int = 1, *, journaled: bool = False) -> tuple[float, float, float]:
@@ -32,8 +31,7 @@ def wake_s(bench: Bench, keys: int, calls: int = 1, *, journaled: bool = False) 
     job.add("requests.jsonl", requests(range(keys), keys=keys, calls=calls, tool="wait", ms=HOURS_MS))
     submitted = job.submit()
     rest = job.cluster.rest
-    in_flight = frozenset({"in_flight"})
-    job.until(lambda: rest.counters(submitted, in_flight).get("in_flight", 0) >= keys * calls, submitted)
+    job.until_in_flight(submitted, keys * calls)
     savepoint = rest.stop_with_savepoint(submitted, f"file://{job.folder}/savepoints")
     resumed = bench.again(job, "resumed", tools=hasty, savepoint=savepoint, checkpoint_ms=200)
     submitted = resumed.submit()

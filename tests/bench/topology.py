@@ -229,6 +229,11 @@ class BenchJob:
         """Wait until ``count`` responses are committed; for jobs whose input does not end."""
         self.until(lambda: self.lines_out() >= count, job)
 
+    def until_in_flight(self, job: str, count: int) -> None:
+        """Wait until ``count`` bodies are running."""
+        rest, name = self.cluster.rest, "in_flight"
+        self.until(lambda: rest.counters(job, frozenset({name})).get(name, 0) >= count, job)
+
     def until(self, condition: Callable[[], bool], job: str) -> None:
         """Poll until the condition holds.
 

@@ -10,7 +10,7 @@ import pytest
 
 from flink_agents.durable.journal.rows import CallFilter
 from flink_agents.durable.journal.sqlite import SqliteJournal
-from flink_agents.errors import JournalLost
+from flink_agents.errors import JournalLost, JournalUnavailable
 from flink_agents.options import Limits, Mode, OnInterrupt, ToolCallOptions, WorkerOptions
 from flink_agents.scheduler.call_journal import NOT_STARTED
 from flink_agents.scheduler.tool_context import current_tool_context
@@ -106,22 +106,26 @@ def test_an_outcome_is_handed_over_only_once_it_is_committed(journal: SqliteJour
         assert len(harness.responses) == 1
 
 
+def lose(journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the journal fail from now on, until the patch is undone."""
+
+    def lost(_operations: Any) -> Any:
+        raise JournalUnavailable("gone")
+
+    monkeypatch.setattr(journal, "apply", lost)
+
+
 @pytest.mark.rule(24)
 def test_a_lost_journal_fails_the_task_and_answers_nothing(
     journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flink_agents.errors import JournalUnavailable
-
     held = ControlledTool("held")
     with Harness([held], journal=journal) as harness:
         harness.send(tool_request("k", ("held", {})))
         harness.run()
         harness.checkpoint()
 
-        def lost(_operations: Any) -> Any:
-            raise JournalUnavailable("gone")
-
-        monkeypatch.setattr(journal, "apply", lost)
+        lose(journal, monkeypatch)
         held.running[0].succeed(1)
         with pytest.raises(JournalLost):
             harness.run()
@@ -138,8 +142,6 @@ def test_a_lost_journal_fails_the_task_and_answers_nothing(
 def test_a_journal_that_is_lost_at_the_look_up_begins_no_body(
     journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flink_agents.errors import JournalUnavailable
-
     held = ControlledTool("held")
     with Harness([held], journal=journal) as harness:
         harness.send(tool_request("k", ("held", {})))
@@ -147,10 +149,7 @@ def test_a_journal_that_is_lost_at_the_look_up_begins_no_body(
         harness.checkpoint()
         harness.crash()
 
-        def lost(_operations: Any) -> Any:
-            raise JournalUnavailable("gone")
-
-        monkeypatch.setattr(journal, "apply", lost)
+        lose(journal, monkeypatch)
         with pytest.raises(JournalLost):
             harness.run()
         assert len(held.begun) == 1

@@ -8,7 +8,8 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -44,16 +45,23 @@ def kinds(harness: Harness) -> list[Any]:
     return [r["value"] if r["status"] == "succeeded" else r["error"]["kind"] for r in harness.results()]
 
 
+@contextmanager
+def two_running(limit: str, journal: SqliteJournal | None, at: At) -> Iterator[tuple[Harness, ControlledTool]]:
+    """Begin two calls of one request whose time is over after 100 ms, and stop where ``at`` looks."""
+    held, options = LIMITS[limit]()
+    with Harness([held], tool_calls=options, journal=journal, fault=at) as harness:
+        harness.send(tool_request("k", ("held", {}), ("held", {})))
+        harness.run()
+        yield harness, held
+
+
 @EACH_LIMIT
 @pytest.mark.rule(37, 38, 39)
 def test_a_success_between_the_cancellation_and_the_last_look_is_kept(
     limit: str, maybe_journal: SqliteJournal | None, between_sweep_and_finish: At
 ) -> None:
-    held, options = LIMITS[limit]()
     at = between_sweep_and_finish
-    with Harness([held], tool_calls=options, journal=maybe_journal, fault=at) as harness:
-        harness.send(tool_request("k", ("held", {}), ("held", {})))
-        harness.run()
+    with two_running(limit, maybe_journal, at) as (harness, held):
         at.do = lambda: held.running[0].succeed("finished")
         harness.advance(100)
         assert kinds(harness) == ["finished", "timeout"]
@@ -67,11 +75,8 @@ def test_a_success_between_the_cancellation_and_the_last_look_is_kept(
 def test_a_success_that_comes_behind_a_stopped_body_is_kept(
     limit: str, maybe_journal: SqliteJournal | None, between_sweep_and_finish: At
 ) -> None:
-    held, options = LIMITS[limit]()
     at = between_sweep_and_finish
-    with Harness([held], tool_calls=options, journal=maybe_journal, fault=at) as harness:
-        harness.send(tool_request("k", ("held", {}), ("held", {})))
-        harness.run()
+    with two_running(limit, maybe_journal, at) as (harness, held):
 
         def both_end() -> None:
             stopped, other = held.running
@@ -88,11 +93,8 @@ def test_a_success_that_comes_behind_a_stopped_body_is_kept(
 def test_a_business_failure_between_the_cancellation_and_the_last_look_is_kept(
     limit: str, maybe_journal: SqliteJournal | None, between_sweep_and_finish: At
 ) -> None:
-    held, options = LIMITS[limit]()
     at = between_sweep_and_finish
-    with Harness([held], tool_calls=options, journal=maybe_journal, fault=at) as harness:
-        harness.send(tool_request("k", ("held", {}), ("held", {})))
-        harness.run()
+    with two_running(limit, maybe_journal, at) as (harness, held):
         at.do = lambda: held.running[0].fail(LookupError("no such order"))
         harness.advance(100)
         assert [r["error"]["type"] for r in harness.results()] == ["LookupError", "CallTimeout"]
@@ -103,11 +105,8 @@ def test_a_business_failure_between_the_cancellation_and_the_last_look_is_kept(
 def test_a_fatal_error_between_the_cancellation_and_the_last_look_fails_the_task(
     limit: str, maybe_journal: SqliteJournal | None, between_sweep_and_finish: At, live: type[Live]
 ) -> None:
-    held, options = LIMITS[limit]()
     at = between_sweep_and_finish
-    with Harness([held], tool_calls=options, journal=maybe_journal, fault=at) as harness:
-        harness.send(tool_request("k", ("held", {}), ("held", {})))
-        harness.run()
+    with two_running(limit, maybe_journal, at) as (harness, held):
         harness.checkpoint()
         at.do = lambda: held.running[0].fail(MemoryError())
         with pytest.raises(MemoryError):
