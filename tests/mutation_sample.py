@@ -1,6 +1,6 @@
 """Try a random sample of mutmut's changes to the engine, and say which the tests did not notice.
 
-``mutmut`` makes some 5,800 changes to ``durable``, ``scheduler`` and ``runtime/turn.py``, which is days of tests. A
+``mutmut`` makes some 5,800 changes to ``durable``, ``scheduler`` and ``runtime/turn.py``, which is hours of tests. A
 simple random sample of them gives the score with an interval. The command may be interrupted and given again: what was
 tried stays in the folder ``mutants`` and is not tried again.
 """
@@ -23,7 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 QUICK = {"RACES": "5", "STRESS_CALLS": "6"}
 AT_A_TIME = 25
 CERTAIN = 1.96
-FOUND = ("killed", "timeout", "segfault", "suspicious")
+# Not "timeout": mutmut says that as well where pytest found a test by none of the names it was given.
+FOUND = ("killed", "segfault", "suspicious")
 
 
 def say(line: str) -> None:
