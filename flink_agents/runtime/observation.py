@@ -159,29 +159,34 @@ class _ObservedWriter:
         self._attempt_id = attempt_id
         self._broken = broken
 
-    def submit(self, operation: Operation, on_done: Callable[[Any], None] | None = None) -> None:
+    def submit(
+        self,
+        operation: Operation,
+        on_done: Callable[[Any], None] | None = None,
+        then: Callable[[], None] | None = None,
+    ) -> None:
         """Pass an operation on, or answer it where a guarantee is switched off. Any thread."""
         if on_done is None or not isinstance(operation, LookUp | Start | StartAgain | Finish):
-            self._writer.submit(operation, on_done)
+            self._writer.submit(operation, on_done, then)
         elif isinstance(operation, Finish):
-            self._finish(operation, on_done)
+            self._finish(operation, on_done, then)
         elif self._broken is not None:
             on_done(StartAnswer(StartStatus.FRESH))
         else:
             self._log.add("look", c=operation.call.idempotency_key, a=self._attempt_id)
-            self._writer.submit(operation, partial(self._answered, "found", operation.call, on_done))
+            self._writer.submit(operation, partial(self._answered, "found", operation.call, on_done), then)
 
-    def _finish(self, operation: Finish, on_done: Callable[[Any], None]) -> None:
+    def _finish(self, operation: Finish, on_done: Callable[[Any], None], then: Callable[[], None] | None) -> None:
         answered = partial(self._answered, "commit", operation.call, on_done)
         own = StartAnswer(
             StartStatus.TERMINAL, operation.attempts, attempt_id=operation.attempt_id, outcome=operation.outcome
         )
-        if self._broken is Guarantee.JOURNAL:
-            answered(own)
-        elif self._broken is Guarantee.FENCE:
-            self._writer.submit(operation, lambda answer: answered(own if isinstance(answer, StartAnswer) else answer))
-        else:
-            self._writer.submit(operation, answered)
+        if self._broken is None:
+            self._writer.submit(operation, answered, then)
+            return
+        # Without the journal it is asked for nothing, but answers on its thread all the same.
+        sent = LookUp(operation.call) if self._broken is Guarantee.JOURNAL else operation
+        self._writer.submit(sent, lambda answer: answered(own if isinstance(answer, StartAnswer) else answer), then)
 
     def _answered(self, event: str, call: CallKey, on_done: Callable[[Any], None], answer: Any) -> None:
         if isinstance(answer, StartAnswer) and answer.outcome is not None:

@@ -129,8 +129,10 @@ class RunningCall:
         self.cancelled = True
         if self._token is not None:
             self._token.cancel()
-        if self.stop is not None:
-            self.stop()
+        # Read once: the thread of the body takes it away when the body has ended.
+        stop = self.stop
+        if stop is not None:
+            stop()
         if self.stand_in is not None:
             self.stand_in.cancel()
 

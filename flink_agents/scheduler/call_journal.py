@@ -68,8 +68,16 @@ def _decided(answer: Any) -> Any:
 class Writer(Protocol):
     """What this module needs of the journal's writer thread."""
 
-    def submit(self, operation: Operation, on_done: Callable[[Any], None] | None = None) -> None:
-        """Apply the operation; ``on_done`` gets its answer after the commit, or a ``JournalLost``. Any thread."""
+    def submit(
+        self,
+        operation: Operation,
+        on_done: Callable[[Any], None] | None = None,
+        then: Callable[[], None] | None = None,
+    ) -> None:
+        """Apply the operation; ``on_done`` gets its answer after the commit, or a ``JournalLost``. Any thread.
+
+        ``then`` is called once after the answers of all operations of that commit.
+        """
 
 
 class CallJournal:
@@ -85,6 +93,8 @@ class CallJournal:
         self._attempt = attempt
         self._clock = clock
         self._fatal_attempts = fatal_attempts
+        # The writer's thread alone: what it hands over together after a commit.
+        self._standing: list[Completion] = []
 
     def put_request(self, row: RequestRow) -> None:
         """Record a request's number. Stands before all of its calls: the writer keeps the order of submission."""
@@ -167,18 +177,26 @@ class CallJournal:
             fatal = MarkFatal(call.row, self._attempt.id, self._clock())
             self._submit(call, fatal, lambda _: self._attempt.deliver(completion))
         else:
-            self._submit(call, self._finish_of(completion, completion.outcome), partial(self._finished, completion))
+            operation = self._finish_of(completion, completion.outcome)
+            self._writer.submit(operation, partial(self._finished, completion), self._hand_over)
 
     def _finish_of(self, completion: Completion, outcome: Outcome) -> Finish:
         call, now = completion.call, self._clock()
         return Finish(call.row, outcome, call.attempts, self._attempt.id, now - completion.duration_ms, now)
 
-    def _finished(self, completion: Completion, standing: StartAnswer) -> None:
-        if standing.outcome is not completion.outcome:
+    def _finished(self, completion: Completion, standing: StartAnswer | JournalLost) -> None:
+        if isinstance(standing, JournalLost):
+            completion = Completion(completion.call, Ending.FATAL, None, standing, 0)
+        elif standing.outcome is not completion.outcome:
             # An attempt that was thought dead, or this one in an earlier life, was first: its outcome is the call's.
             is_ours = standing.attempt_id == self._attempt.id
             completion = completion.as_recorded(standing.outcome, standing.attempts, recorded=not is_ours)
-        self._attempt.deliver(completion)
+        self._standing.append(completion)
+
+    def _hand_over(self) -> None:
+        """Give the task what one commit recorded, at once: it wakes once for all of it."""
+        standing, self._standing = self._standing, []
+        self._attempt.deliver_all(standing)
 
     def _start_again(self, call: RunningCall) -> None:
         """Count a further body in the journal, then begin it: the count must survive."""

@@ -22,11 +22,16 @@ class StepWriter:
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.commits = 0
-        self._waiting: deque[tuple[Operation, Callable[[Any], None] | None]] = deque()
+        self._waiting: deque[tuple[Operation, Callable[[Any], None] | None, Callable[[], None] | None]] = deque()
 
-    def submit(self, operation: Operation, on_done: Callable[[Any], None] | None = None) -> None:
+    def submit(
+        self,
+        operation: Operation,
+        on_done: Callable[[Any], None] | None = None,
+        then: Callable[[], None] | None = None,
+    ) -> None:
         """Queue an operation."""
-        self._waiting.append((operation, on_done))
+        self._waiting.append((operation, on_done, then))
 
     def step(self) -> bool:
         """Apply all that waits; return whether there was anything."""
@@ -34,13 +39,15 @@ class StepWriter:
         if not batch:
             return False
         try:
-            answers: list[Any] = list(self.journal.apply([operation for operation, _ in batch]))
+            answers: list[Any] = list(self.journal.apply([operation for operation, _, _ in batch]))
             self.commits += 1
         except JournalError as error:
             answers = [JournalLost(str(error))] * len(batch)
-        for (_, on_done), answer in zip(batch, answers, strict=True):
+        for (_, on_done, _), answer in zip(batch, answers, strict=True):
             if on_done is not None:
                 on_done(answer)
+        for then in dict.fromkeys(then for _, _, then in batch if then is not None):
+            then()
         return True
 
     def drop(self) -> None:

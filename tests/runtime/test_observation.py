@@ -33,10 +33,17 @@ class AnsweringWriter:
     def __init__(self) -> None:
         self.asked: list[Operation] = []
 
-    def submit(self, operation: Operation, on_done: Callable[[Any], None] | None = None) -> None:
+    def submit(
+        self,
+        operation: Operation,
+        on_done: Callable[[Any], None] | None = None,
+        then: Callable[[], None] | None = None,
+    ) -> None:
         self.asked.append(operation)
         if on_done is not None:
             on_done(STANDS)
+        if then is not None:
+            then()
 
 
 def call_of(body: Callable[[], Any], execution: Execution, request_id: str = "r") -> RunningCall:
@@ -96,9 +103,9 @@ def test_bodies_are_noted_whatever_becomes_of_them(tmp_path: Path) -> None:
 def test_what_stands_is_noted_and_passed_on(tmp_path: Path) -> None:
     answers: list[Any] = []
     writer, watched = observed(tmp_path)
-    watched.submit(LookUp(CALL), answers.append)
-    watched.submit(finish(), answers.append)
-    assert answers == [STANDS, STANDS]
+    watched.submit(LookUp(CALL), answers.append, lambda: answers.append("then"))
+    watched.submit(finish(), answers.append, lambda: answers.append("then"))
+    assert answers == [STANDS, "then", STANDS, "then"]
     assert len(writer.asked) == 2
     assert noted(tmp_path) == [("open", ""), ("look", ""), ("found", "first"), ("commit", "first")]
 
@@ -107,9 +114,11 @@ def test_a_journal_that_is_off_says_recorded_and_records_nothing(tmp_path: Path)
     answers: list[Any] = []
     writer, watched = observed(tmp_path, Guarantee.JOURNAL)
     watched.submit(LookUp(CALL), answers.append)
-    watched.submit(finish(), answers.append)
-    assert [answer.status for answer in answers] == [StartStatus.FRESH, StartStatus.TERMINAL]
-    assert writer.asked == []
+    watched.submit(finish(), answers.append, lambda: answers.append("then"))
+    assert [answer.status for answer in answers[:2]] == [StartStatus.FRESH, StartStatus.TERMINAL]
+    assert answers[2:] == ["then"]
+    # The answer comes on the thread that it always comes on.
+    assert writer.asked == [LookUp(CALL)]
     assert noted(tmp_path) == [("open", ""), ("commit", "second")]
 
 

@@ -326,7 +326,12 @@ def test_what_comes_after_the_cancellation_of_a_call_learns_of_it_at_once() -> N
 
 def test_a_time_that_the_lost_journal_may_not_hold_fails_the_task() -> None:
     class Lost:
-        def submit(self, operation: Any, on_done: Callable[[Any], None] | None = None) -> None:
+        def submit(
+            self,
+            operation: Any,
+            on_done: Callable[[Any], None] | None = None,
+            then: Callable[[], None] | None = None,
+        ) -> None:
             assert on_done is not None
             on_done(lost)
 

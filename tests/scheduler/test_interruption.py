@@ -99,7 +99,7 @@ def test_a_call_that_a_later_attempt_has_begun_does_not_begin(journal: SqliteJou
     with Harness([held], journal=journal) as harness:
         harness.send(tool_request("k", ("held", {})))
         assert harness.writer is not None
-        (row,) = [operation.call for operation, _ in harness.writer._waiting if isinstance(operation, Start)]
+        (row,) = [operation.call for operation, *_ in harness.writer._waiting if isinstance(operation, Start)]
         journal.open_attempt("run", "later", 0, 1)
         journal.apply([Start(row, "later", 1)])
         harness.run()

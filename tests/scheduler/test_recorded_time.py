@@ -52,7 +52,12 @@ class Answering:
     def __init__(self) -> None:
         self.answer: Callable[[Any], None] | None = None
 
-    def submit(self, operation: Operation, on_done: Callable[[Any], None] | None = None) -> None:
+    def submit(
+        self,
+        operation: Operation,
+        on_done: Callable[[Any], None] | None = None,
+        then: Callable[[], None] | None = None,
+    ) -> None:
         self.answer = on_done
 
 

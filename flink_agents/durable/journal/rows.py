@@ -47,6 +47,7 @@ def _quoted(name: str) -> str:
     return codec.canonical(name)
 
 
+@lru_cache(256)
 def key_hash(run_id: str, key: str) -> str:
     """Return what the rows of one key of one run are found by: keys are of any length, what an index holds is not.
 

@@ -132,7 +132,7 @@ class SqliteJournal(Journal):
             return [self._apply(connection, operation) for operation in operations]
 
     def _are_first(self, operations: Sequence[Operation]) -> bool:
-        """Do a batch of nothing but new requests and outcomes, as most are; False where one of them has a row already.
+        """Do a batch of new requests, new outcomes and marks, as most are; False where one of them has a row already.
 
         The batch is to be applied once more then. Each statement hands the interpreter to other threads and waits to
         get it back, which in a busy process takes longer than the commit: these are few, and a single one needs no
@@ -140,20 +140,26 @@ class SqliteJournal(Journal):
         """
         puts = [_request_columns(operation.request) for operation in operations if isinstance(operation, PutRequest)]
         ends = [_columns(operation) for operation in operations if isinstance(operation, Finish)]
-        if not operations or len(puts) + len(ends) < len(operations):
+        marks = [_mark_columns(operation) for operation in operations if isinstance(operation, Answered)]
+        if not operations or len(puts) + len(ends) + len(marks) < len(operations):
             return False
-        kinds = ((sql.INSERT_REQUESTS, puts), (sql.FINISH_FIRST, ends))
-        statements = [
-            (f"{into} VALUES {', '.join([_marks(part[0])] * len(part))} ON CONFLICT DO NOTHING", part)
-            for into, rows in kinds
-            for part in (rows[i : i + ROWS] for i in range(0, len(rows), ROWS))
+        inserts = [
+            (f"{into} VALUES {_places(part)} ON CONFLICT DO NOTHING", part)
+            for into, rows in ((sql.INSERT_REQUESTS, puts), (sql.FINISH_FIRST, ends))
+            for part in _parts(rows)
         ]
+        # Last, as they concern requests that the batch may put first.
+        updates = [(sql.ANSWERED_ALL.format(_places(part)), part) for part in _parts(marks)]
+        alone = len(inserts) + len(updates) == 1
         with self._connection() as connection:
-            if len(statements) > 1:
+            if not alone:
                 connection.execute("BEGIN IMMEDIATE")
-            inserted = sum(connection.execute(text, [*chain(*part)]).rowcount for text, part in statements)
-            is_done = inserted == len(operations)
-            if len(statements) > 1:
+            inserted = sum(connection.execute(text, [*chain(*part)]).rowcount for text, part in inserts)
+            is_done = inserted == len(puts) + len(ends)
+            if is_done:
+                for text, part in updates:
+                    connection.execute(text, [*chain(*part)])
+            if not alone:
                 connection.execute("COMMIT" if is_done else "ROLLBACK")
         return is_done
 
@@ -428,8 +434,17 @@ def _request_columns(request: RequestRow) -> tuple[Any, ...]:
     return (*row, id_text(request.request_id), request.content_digest)
 
 
-def _marks(row: tuple[Any, ...]) -> str:
-    return f"({', '.join('?' * len(row))})"
+def _mark_columns(mark: Answered) -> tuple[Any, ...]:
+    return key_hash(mark.run_id, mark.key), mark.intake, mark.now_ms
+
+
+def _parts(rows: list[tuple[Any, ...]]) -> list[list[tuple[Any, ...]]]:
+    return [rows[i : i + ROWS] for i in range(0, len(rows), ROWS)]
+
+
+def _places(rows: list[tuple[Any, ...]]) -> str:
+    """Return what follows VALUES for these rows."""
+    return ", ".join([f"({', '.join('?' * len(rows[0]))})"] * len(rows))
 
 
 def _of_first(operation: Operation) -> Result:

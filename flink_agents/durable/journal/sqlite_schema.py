@@ -6,6 +6,7 @@ from flink_agents.durable.journal.stored import FORMAT_VERSION
 
 __all__ = [
     "ANSWERED",
+    "ANSWERED_ALL",
     "CALLS",
     "CREATE",
     "FINISH",
@@ -84,6 +85,16 @@ INSERT_REQUEST = f"{INSERT_REQUESTS} VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NO
 
 ANSWERED = """
 UPDATE requests INDEXED BY requests_open SET answered_ms = ? WHERE key_hash = ? AND intake <= ? AND answered_ms IS NULL
+"""
+
+# UPDATE ... FROM would say the same, but older releases of SQLite do not have it.
+ANSWERED_ALL = """
+WITH mark (key_hash, intake, now_ms) AS (VALUES {})
+UPDATE requests SET answered_ms = (
+    SELECT min(now_ms) FROM mark WHERE mark.key_hash = requests.key_hash AND mark.intake >= requests.intake)
+WHERE rowid IN (
+    SELECT open.rowid FROM mark CROSS JOIN requests AS open INDEXED BY requests_open
+    ON open.key_hash = mark.key_hash AND open.intake <= mark.intake AND open.answered_ms IS NULL)
 """
 
 REQUESTS_FROM = "SELECT run_id, key, intake, request_id, content_digest FROM requests WHERE key_hash = ? AND key = ?"

@@ -60,6 +60,7 @@ class _Waiting(NamedTuple):
 
     operation: Operation | None
     on_done: OnDone | None
+    then: Callable[[], None] | None = None
 
 
 class JournalWriter:
@@ -101,15 +102,18 @@ class JournalWriter:
         self._pause = threading.Event()
         threading.Thread(target=self._run, name="flink-agents-journal", daemon=True).start()
 
-    def submit(self, operation: Operation, on_done: OnDone | None = None) -> None:
+    def submit(
+        self, operation: Operation, on_done: OnDone | None = None, then: Callable[[], None] | None = None
+    ) -> None:
         """Have the operation applied; any thread, returns at once.
 
         ``on_done`` is called on the writer thread, after the commit, with the operation's answer, or with the
         ``JournalLost`` that the task must fail with. It must be quick, since all other answers wait for it; what it
-        raises is logged. ``Answered`` without ``on_done`` waits for others like it, for a second at most, and may be
-        dropped if the journal is lost.
+        raises is logged. ``then`` is called once when all operations of a commit have their answers, however many of
+        them name it: what was put aside meanwhile can be handed over together. ``Answered`` without ``on_done`` waits
+        for others like it, for a second at most, and may be dropped if the journal is lost.
         """
-        self._queue.put(_Waiting(operation, on_done))
+        self._queue.put(_Waiting(operation, on_done, then))
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until all that was submitted before is applied or lost; return False if that takes longer.
@@ -209,6 +213,7 @@ class JournalWriter:
         answers = iter(results)
         for waiting in batch:
             self._tell(waiting, None if waiting.operation is None else next(answers))
+        self._go_on(batch)
 
     def _applied(self, operations: Sequence[Operation]) -> list[Result]:
         """Apply the batch, again and again while the journal is unavailable.
@@ -237,7 +242,7 @@ class JournalWriter:
     def _apply_one_by_one(self, batch: list[_Waiting], error: BaseException) -> None:
         """Find the operation that breaks the batch, so that the others do not go down with it."""
         if len(batch) == 1:
-            self._lose(batch[0], error)
+            self._lose(batch, error)
             return
         for waiting in batch:
             self._commit([waiting])
@@ -245,19 +250,18 @@ class JournalWriter:
     def _give_up(self, batch: list[_Waiting], error: JournalError) -> None:
         """Tell all that waits: what came in during the tries would only wait as long once more."""
         _log.error("the journal is lost to %d operations: %s", len(batch) + self._queue.qsize(), error)
-        for waiting in batch:
-            self._lose(waiting, error)
         # Nobody else takes from the queue.
-        for _ in range(self._queue.qsize()):
-            self._lose(self._queue.get_nowait(), error)
+        self._lose([*batch, *(self._queue.get_nowait() for _ in range(self._queue.qsize()))], error)
         self._lazy.clear()
 
-    def _lose(self, waiting: _Waiting, error: BaseException) -> None:
-        if waiting.operation is not None:
-            self._lost += 1
-        lost = JournalLost(f"not known to be recorded: {error}")
-        lost.__cause__ = error
-        self._tell(waiting, lost)
+    def _lose(self, batch: Sequence[_Waiting], error: BaseException) -> None:
+        for waiting in batch:
+            if waiting.operation is not None:
+                self._lost += 1
+            lost = JournalLost(f"not known to be recorded: {error}")
+            lost.__cause__ = error
+            self._tell(waiting, lost)
+        self._go_on(batch)
 
     def _tell(self, waiting: _Waiting, result: Result | JournalLost) -> None:
         self._in_hand = max(0, self._in_hand - 1)
@@ -267,6 +271,14 @@ class JournalWriter:
             waiting.on_done(result)
         except BaseException:  # its own trouble, not that of the other operations of the batch
             _log.exception("what waited for the journal failed on the answer to %s", type(waiting.operation).__name__)
+
+    @staticmethod
+    def _go_on(batch: Sequence[_Waiting]) -> None:
+        for then in dict.fromkeys(waiting.then for waiting in batch if waiting.then is not None):
+            try:
+                then()
+            except BaseException:  # its own trouble, as above
+                _log.exception("what waited for the journal failed after its answers")
 
     def _prune_if_due(self) -> None:
         if self._retention_ms is None or time.monotonic() < self._next_prune:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import resource
 import shutil
 import sqlite3
@@ -12,13 +13,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from flink_agents.durable.journal import sqlite
-from flink_agents.durable.journal.operations import Finish, LookUp, Operation, PutRequest, Start
+from flink_agents.durable.journal.operations import Answered, Finish, LookUp, Operation, PutRequest, Start
 from flink_agents.durable.journal.rows import CallKey, RequestRow, RunRow, StartAnswer, StartStatus
 from flink_agents.durable.journal.sqlite import SqliteJournal
 from flink_agents.durable.journal.writer import JournalWriter
@@ -277,6 +279,45 @@ def test_a_batch_that_fails_on_its_second_way_leaves_nothing(
         assert journal.requests_from("run-1", '"k"', 1) == []
         assert journal.apply(batch)[0] == request.request
         assert recorded(journal, call_of(1))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_marks_among_new_rows_say_what_they_say_one_by_one(tmp_path: Path, call_of: CallOf, seed: int) -> None:
+    dice, times, given, batches = random.Random(seed), count(1), [0] * 6, list[list[Operation]]()
+    for _ in range(20):
+        batch: list[Operation] = []
+        for _ in range(dice.choice([1, 2, 40, 130])):
+            key = dice.randrange(6)
+            if given[key] and dice.random() < 0.4:
+                mark = Answered("run-1", f'"{key}"', dice.randint(1, given[key]), next(times))
+                batch.append(mark)
+            else:
+                given[key] += 1
+                batch.append(PutRequest(RequestRow("run-1", f'"{key}"', given[key], "r", "d")))
+        batches.append([*batch, finish(call_of(len(batches)))] if dice.random() < 0.5 else batch)
+    tables = []
+    for name in ("together", "one by one"):
+        path = tmp_path / f"{name}.db"
+        with opened(path) as journal:
+            for batch in batches:
+                parts = [batch] if name == "together" else [[operation] for operation in batch]
+                assert [answer for part in parts for answer in journal.apply(part)] != []
+        with closing(sqlite3.connect(path)) as database:
+            rows = "SELECT key, intake, answered_ms FROM requests ORDER BY key, intake"
+            tables.append(database.execute(rows).fetchall())
+    assert tables[0] == tables[1]
+    assert {answered is None for _, _, answered in tables[0]} == {True, False}
+
+
+def test_new_rows_and_marks_are_few_statements(path: Path, call_of: CallOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(path) as journal:
+        monkeypatch.setattr(SqliteJournal, "_apply", raising)
+        puts = [PutRequest(RequestRow("run-1", f'"{key}"', 1, "r", "d")) for key in range(60)]
+        marks = [Answered("run-1", f'"{key}"', 1, 5) for key in range(60)]
+        answers = journal.apply([*marks[:1], *puts, finish(call_of(0)), *marks])
+        assert answers[0] is answers[-1] is None
+        assert answers[1:61] == [put.request for put in puts]
+        assert journal.prune(10, 5) == 60
 
 
 def raising(*_: object) -> None:

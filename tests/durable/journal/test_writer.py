@@ -172,6 +172,39 @@ def test_what_waits_is_committed_together(script: ScriptedJournal, answers: Answ
     assert (done.operations, done.commits, done.mean_batch, done.lost) == (2_500, 4, 625.0, 0)
 
 
+def test_what_names_it_goes_on_once_after_all_answers_of_a_commit(
+    script: ScriptedJournal, answers: Answers, call_of: CallOf
+) -> None:
+    writer, seen = JournalWriter(script), list[tuple[str, int]]()
+
+    def then(name: str) -> Callable[[], None]:
+        def note() -> None:
+            seen.append((name, len(answers.by_name)))
+            if name == "breaks":
+                raise OSError(name)
+
+        return note
+
+    thens = [then("breaks"), then("b"), None]
+    hold_first(writer, script, answers, look_up(call_of, 0))
+    for index in range(1, 10):
+        writer.submit(look_up(call_of, index), answers.take(index), thens[index % 3])
+    script.held.set()
+    assert writer.wait(DEADLINE_S)
+    assert sorted(seen) == [("b", 10), ("breaks", 10)]
+    script.broken = JournalFull("full")
+    writer.submit(look_up(call_of, 10), answers.take(10), thens[1])
+    assert writer.wait(DEADLINE_S)
+    assert seen[2:] == [("b", 11)]
+    script.broken, script.poison = None, look_up(call_of, 11)
+    hold_first(writer, script, Answers(), look_up(call_of, 12))
+    for index in (11, 13):
+        writer.submit(look_up(call_of, index), answers.take(index), thens[1])
+    script.held.set()
+    assert writer.wait(DEADLINE_S)
+    assert (answers.lost(), seen[3:]) == ({10, 11}, [("b", 12), ("b", 13)])
+
+
 @pytest.mark.parametrize("busy", [True, False])
 def test_where_operations_are_many_a_batch_waits_for_more(
     busy: bool, script: ScriptedJournal, answers: Answers, call_of: CallOf, monkeypatch: pytest.MonkeyPatch
