@@ -21,6 +21,7 @@ from flink_agents.cli.arguments import JobFile, Overrides
 from flink_agents.config.build import journal_spec
 from flink_agents.config.loader import load
 from flink_agents.durable.journal.opening import JournalType, open_journal
+from flink_agents.durable.journal.protocol import Journal
 from flink_agents.durable.journal.rows import CallFilter, CallRow
 from flink_agents.durable.journal.stored import ONE_MACHINE
 from flink_agents.durable.outcome import Failed, Succeeded
@@ -64,7 +65,7 @@ def calls(
     `--key '"7"'` the text. Calls of requests answered longer ago than the journal's retention are gone. Tools that
     run again after a crash leave no row before they have ended.
 
-    Exit code 0: listed, maybe none; 2: bad input, or no such journal.
+    Exit code 0: listed, maybe none; 2: bad input, or no such journal or run.
     """
     config = load(job, overrides or ())
     spec = journal_spec(config.journal)
@@ -88,7 +89,10 @@ def calls(
         with closing(open_journal(spec, create=False)) as journal:
             # A journal is shared by runs, and PostgreSQL's maybe by jobs: only a row's own run says whose it is.
             jobs: dict[str, bool] = {}
-            rows = (row for row in journal.calls(wanted) if _is_of(config.name, row, journal, jobs))
+            if run is not None and not _is_run_of(config.name, run, journal, jobs):
+                msg = f"--run: the journal {journal.place} knows no run {run} of job {config.name}"
+                raise InvalidInput(msg)
+            rows = (row for row in journal.calls(wanted) if _is_run_of(config.name, row.call.run_id, journal, jobs))
             _print(rows, as_json)
     except JournalError as error:
         msg = f"{place}: journal: {error}"
@@ -106,8 +110,7 @@ def _is_missing(file: Path) -> bool:
     return False
 
 
-def _is_of(job: str, row: CallRow, journal: Any, jobs: dict[str, bool]) -> bool:
-    run_id = row.call.run_id
+def _is_run_of(job: str, run_id: str, journal: Journal, jobs: dict[str, bool]) -> bool:
     if run_id not in jobs:
         found = journal.find_run(run_id)
         jobs[run_id] = found is not None and found.job == job

@@ -74,10 +74,9 @@ def _start(folder: Path, taskmanagers: int | None, port: int | None) -> None:
 
 
 def _show(status: ClusterStatus) -> None:
-    rows = [f"jobmanager      {status.address}  pid {status.pid}  {_state(status.alive, status.answers)}"]
+    rows = [f"jobmanager      {status.address}  {_state(status.pid, status.alive, status.answers)}"]
     rows += [
-        f"taskmanager-{each.index}   pid {each.pid}  {_state(each.alive, each.registered)}"
-        for each in status.taskmanagers
+        f"taskmanager-{each.index}   {_state(each.pid, each.alive, each.registered)}" for each in status.taskmanagers
     ]
     rows.append(f"slots           {status.free_slots} of {status.slots} free")
     rows.append(f"logs            {status.folder / 'logs'}")
@@ -85,8 +84,10 @@ def _show(status: ClusterStatus) -> None:
         typer.echo(row)
 
 
-def _state(alive: bool, at_work: bool) -> str:
-    return "at work" if alive and at_work else "started, does not answer yet" if alive else "not running"
+def _state(pid: int, alive: bool, at_work: bool) -> str:
+    if not alive:
+        return "not running"
+    return f"pid {pid}  " + ("at work" if at_work else "started, does not answer yet")
 
 
 def _default_folder() -> Path:

@@ -19,11 +19,13 @@ class Unavailable:
     """A key (``tools.*.mcp``) or a value of one (``source.type`` = ``kafka``); ``*`` is any position of a list.
 
     ``whole``: the mapping that holds it makes no sense without it, so nothing else is said about that mapping.
+    ``instead`` names the values that there are.
     """
 
     path: str
     value: str | None = None
     whole: bool = False
+    instead: str = ""
 
 
 UNAVAILABLE: tuple[Unavailable, ...] = (
@@ -31,9 +33,9 @@ UNAVAILABLE: tuple[Unavailable, ...] = (
     Unavailable("tools.*.mcp", whole=True),
     Unavailable("tools.*.agent", whole=True),
     # Connectors.
-    Unavailable("source.type", "kafka", whole=True),
-    Unavailable("sink.type", "kafka", whole=True),
-    Unavailable("rejects.type", "kafka", whole=True),
+    Unavailable("source.type", "kafka", whole=True, instead="'jsonl'"),
+    Unavailable("sink.type", "kafka", whole=True, instead="'jsonl' or 'print'"),
+    Unavailable("rejects.type", "kafka", whole=True, instead="'jsonl' or 'print'"),
 )
 
 
@@ -47,7 +49,8 @@ def refuse_unavailable(document: Document) -> set[YamlPath]:
             if row.value is None:
                 document.report(path, f"`{key}` is not available in this version of flink-agents", key=True)
             elif value == row.value:
-                document.report(path, f"`{key}: {row.value}` is not available in this version of flink-agents")
+                message = f"`{key}: {row.value}` is not available in this version of flink-agents"
+                document.report(path, f"{message}; expected {row.instead}")
             else:
                 continue
             settled.add(path[:-1] if row.whole and len(path) > 1 else path)

@@ -91,12 +91,18 @@ def test_every_call_of_the_job_and_of_no_other(command: Command, journal: Path) 
         (("--key", "true"), []),
         (("--request", "r2"), [("1", 0)]),
         (("--status", "failed"), [(1, 1)]),
-        (("--run", "run-2"), []),
         (("--run", "run-1", "--status", "failed"), [(1, 1)]),
     ],
 )
 def test_what_is_asked_for(command: Command, journal: Path, options: tuple[str, ...], expected: list[Any]) -> None:
     assert [(entry["key"], entry["index"]) for entry in listed(command, *options)] == expected
+
+
+@pytest.mark.parametrize("run", ["nope", "run-2"])
+def test_a_run_that_the_job_has_not(command: Command, journal: Path, run: str) -> None:
+    done = command("calls", "job.yaml", "--run", run)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == f"flink-agents: --run: the journal {journal} knows no run {run} of job commanded\n"
 
 
 def test_for_people_a_line_each(command: Command, journal: Path) -> None:

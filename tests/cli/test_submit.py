@@ -304,4 +304,5 @@ def test_a_cluster_by_command(job: Job, tmp_path: Path) -> None:
     assert "is stopped" in stopped
     code, stopped = cluster("stop")
     assert (code, "was not running" in stopped) == (0, True)
-    assert cluster("status")[0] == 1
+    code, status = cluster("status")
+    assert (code, status.count("not running"), "pid" in status) == (1, 2, False)
