@@ -305,4 +305,4 @@ def test_a_cluster_by_command(job: Job, tmp_path: Path) -> None:
     code, stopped = cluster("stop")
     assert (code, "was not running" in stopped) == (0, True)
     code, status = cluster("status")
-    assert (code, status.count("not running"), "pid" in status) == (1, 2, False)
+    assert (code, status.count("not running"), "pid" in status) == (1, 1, False)
